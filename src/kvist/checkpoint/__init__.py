@@ -1,0 +1,1 @@
+"""Reading what people have: GGUF files, Hugging Face directories, their tokenizers and chat templates."""

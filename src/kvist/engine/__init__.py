@@ -1,0 +1,1 @@
+"""Serving requests: what was asked for, which step comes next, which token was chosen."""

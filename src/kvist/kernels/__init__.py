@@ -1,0 +1,1 @@
+"""Compiled kernels: the only package that imports Numba. Arrays, ints and floats in; the caller's arrays out."""

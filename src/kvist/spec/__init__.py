@@ -1,0 +1,1 @@
+"""Facts and arithmetic about models and caches: no arrays, no files, no compiler."""
