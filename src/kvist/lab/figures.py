@@ -1,0 +1,55 @@
+"""Figures of the lab: one look for all of them, and the only place that imports matplotlib (extra ``lab``).
+
+Knows how a figure looks and how it is written; what the numbers mean is said by those who measured them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvist.errors import KvistError
+
+try:
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise KvistError("drawing needs matplotlib, which isn't installed; pip install 'kvist[lab]'") from error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+FORMATS = ("png", "svg", "pdf")
+COLORS = ("#1b6ca8", "#d1495b", "#3d8361", "#b8860b", "#6a4c93", "#5c6770")
+"""Told apart by their lightness too, so that a print in grey still reads."""
+
+
+def new_figure(num_columns: int = 1, *, title: str = "") -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``num_columns`` axes side by side in the house's look.
+
+    No window system is touched: the figure belongs to no global state and is freed with its last name.
+    """
+    figure = Figure(figsize=(6.4 * num_columns, 4.0), dpi=144, layout="constrained")
+    axes = [figure.add_subplot(1, num_columns, column + 1) for column in range(num_columns)]
+    for axis in axes:
+        axis.grid(visible=True, color="#d9dde1", linewidth=0.6)
+        axis.set_axisbelow(True)
+        axis.set_prop_cycle(color=COLORS)
+        axis.spines[["top", "right"]].set_visible(False)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure, axes
+
+
+def check_figure_path(path: Path) -> None:
+    """Raise KvistError unless ``path`` ends in a format that a figure can be written in; call it before measuring."""
+    if path.suffix.lstrip(".").lower() not in FORMATS:
+        raise KvistError(f'can\'t draw into "{path}"; known endings: {", ".join("." + form for form in FORMATS)}')
+    if not path.parent.is_dir():
+        raise KvistError(f'can\'t draw into "{path}"; there is no directory "{path.parent}"')
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write ``figure`` to ``path``; its ending chooses the format."""
+    check_figure_path(path)
+    figure.savefig(path)
