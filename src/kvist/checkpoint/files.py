@@ -1,0 +1,121 @@
+"""What a checkpoint is to the rest of kvist: named tensors as bytes, and a config in Hugging Face's words.
+
+A checkpoint is read only and lies in memory maps; nothing is copied or converted here. Two kinds of files
+look the same from outside: ``gguf.GgufFile`` and ``safetensors.HuggingFaceDirectory``. Tensor names are those
+of the file (``model.families`` knows which name means what), and so are the bytes: packed weights stay packed,
+and rows stay in the order in which the file's maker wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvist.errors import CheckpointError, UnsupportedError
+
+READABLE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+"""Types whose bytes ``Checkpoint.raw`` gives out. Others are listed with name and size, and refused when read."""
+
+MAX_QUOTED_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor as its file describes it.
+
+    ``type`` is the lower-case name in GGML or safetensors (``q4_0``, ``bf16``, ``f8_e4m3``). ``shape`` is
+    row-major as in NumPy, so a matrix is (outputs, inputs); ``num_bytes`` counts packed bytes without padding.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.num_bytes < 0 or min(self.shape, default=0) < 0:
+            raise CheckpointError(
+                f"tensor {quote(self.name)} has a negative size: shape {self.shape}, {self.num_bytes} bytes"
+            )
+
+
+class Checkpoint(Protocol):
+    """An opened model: a GGUF file or a Hugging Face directory.
+
+    ``config`` has the keys of Hugging Face's config.json, also for GGUF, and always ``model_type``; reading it
+    raises UnsupportedError where a GGUF file's architecture isn't known. ``generation_config`` is ``{}`` where
+    the model has none. ``metadata`` has the keys of a GGUF header as they are, and is empty for a directory.
+    ``raw`` gives a tensor's bytes as a read-only view of the memory map (uint8, 1-d, its start not necessarily
+    aligned) and raises CheckpointError for a name that isn't in the file and UnsupportedError for a type outside
+    ``READABLE_TYPES``. Views outlive ``close``; nothing else does.
+    """
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def format(self) -> Literal["gguf", "huggingface"]: ...
+    @property
+    def config(self) -> dict[str, object]: ...
+    @property
+    def generation_config(self) -> dict[str, object]: ...
+    @property
+    def metadata(self) -> Mapping[str, object]: ...
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+    def raw(self, name: str) -> npt.NDArray[np.uint8]: ...
+    def close(self) -> None: ...
+
+
+def find_tensor(checkpoint: Checkpoint, name: str) -> TensorInfo:
+    """Return the tensor's description; raises CheckpointError if it is missing, UnsupportedError if unreadable."""
+    info = checkpoint.tensors.get(name)
+    if info is None:
+        raise CheckpointError(
+            f"{quote_path(checkpoint.path)} has no tensor {quote(name)}; "
+            "it is incomplete, or of another kind than its config says"
+        )
+    if info.type not in READABLE_TYPES:
+        raise UnsupportedError(
+            f"tensor {quote(name)} of {quote_path(checkpoint.path)} has weight type {quote(info.type)}; "
+            f"supported: {', '.join(READABLE_TYPES)}"
+        )
+    return info
+
+
+def check_supported(checkpoint: Checkpoint, names: Iterable[str] | None = None) -> None:
+    """Raise UnsupportedError unless the tensors ``names`` (default: all) are of a type that can be read.
+
+    A Hugging Face checkpoint that says how it was quantised is refused by that name, which tells more than
+    the integer types of its tensors.
+    """
+    quantization = checkpoint.config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else quantization
+        raise UnsupportedError(
+            f"{quote_path(checkpoint.path)} is quantised by {quote(method)}, which isn't read; "
+            f"take its unquantised weights or a GGUF file of types {', '.join(READABLE_TYPES)}"
+        )
+    for name in checkpoint.tensors if names is None else names:
+        find_tensor(checkpoint, name)
+
+
+def quote(text: object, max_characters: int = MAX_QUOTED_CHARACTERS) -> str:
+    """Return ``text`` in double quotes, fit for a one-line message whatever a file put into it.
+
+    Characters that don't print (line breaks, control and direction characters, lone surrogates) become
+    escapes, and long text is cut.
+    """
+    shown = str(text)
+    if len(shown) > max_characters:
+        shown = shown[: max_characters - 3] + "..."
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown) + '"'
+
+
+def quote_path(path: Path) -> str:
+    """Return ``path`` in quotes, whole."""
+    return quote(path, max_characters=10_000)

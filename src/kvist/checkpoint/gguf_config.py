@@ -1,0 +1,226 @@
+"""From GGUF's keys to the config that the same model has at Hugging Face.
+
+Everything above reads one vocabulary, that of config.json (``hidden_size``, ``rms_norm_eps`` ...); this module
+is the dictionary, a table entry per architecture. Pure: keys and tensor descriptions in, a dict out. Both formats
+of a model give equal configs as far as GGUF tells: it doesn't say what a Mistral file is, so that becomes ``mistral``
+only where it names a window and stays ``llama`` otherwise (with the same arithmetic).
+
+Not Hugging Face's is ``rope_scaling = {"rope_type": "factors", "factors": [...]}``: GGUF has Llama 3's scaling as
+the finished divisors of the inverse frequencies, one per rotary pair, in a tensor.
+
+Key names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+
+from kvist.checkpoint.files import TensorInfo, quote
+from kvist.checkpoint.gguf_keys import Keys, Real, Whole
+from kvist.errors import CheckpointError, UnsupportedError
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How one of GGUF's architectures reads as a config.
+
+    ``keys``: a config key and where its value stands (behind ``ARCHITECTURE.``); ``fixed``: what is true of all such
+    models; ``biases``: config keys that are true where a tensor of that name is in the file. ``is_rotary`` adds
+    head width, rope settings, window and experts.
+    """
+
+    model_type: str
+    keys: Mapping[str, Whole | Real]
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    biases: Mapping[str, str] = field(default_factory=dict)
+    is_rotary: bool = True
+
+
+_LLAMA_KEYS: dict[str, Whole | Real] = {
+    "hidden_size": Whole("embedding_length"),
+    "intermediate_size": Whole("feed_forward_length"),
+    "num_hidden_layers": Whole("block_count"),
+    "num_attention_heads": Whole("attention.head_count"),
+    "num_key_value_heads": Whole("attention.head_count_kv", same_as="attention.head_count"),
+    "max_position_embeddings": Whole("context_length"),
+    "rms_norm_eps": Real("attention.layer_norm_rms_epsilon"),
+    "rope_theta": Real("rope.freq_base", default=10000.0),
+}
+_GPT2_KEYS: dict[str, Whole | Real] = {
+    "n_embd": Whole("embedding_length"),
+    "n_inner": Whole("feed_forward_length"),
+    "n_layer": Whole("block_count"),
+    "n_head": Whole("attention.head_count"),
+    "n_positions": Whole("context_length"),
+    "n_ctx": Whole("context_length"),
+    "layer_norm_epsilon": Real("attention.layer_norm_epsilon"),
+}
+_SILU = {"hidden_act": "silu"}
+_ATTENTION_BIAS = {"attention_bias": "blk.0.attn_q.bias"}
+_MLP_BIAS = {"mlp_bias": "blk.0.ffn_up.bias"}
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture("llama", _LLAMA_KEYS, _SILU, {**_ATTENTION_BIAS, **_MLP_BIAS}),
+    "qwen2": Architecture("qwen2", _LLAMA_KEYS, _SILU),
+    "qwen3": Architecture("qwen3", _LLAMA_KEYS, _SILU, _ATTENTION_BIAS),
+    "gpt2": Architecture("gpt2", _GPT2_KEYS, {"activation_function": "gelu_new"}, is_rotary=False),
+}
+
+
+def config_from_gguf(
+    metadata: Mapping[str, object], tensors: Mapping[str, TensorInfo], *, rope_factors: Sequence[float] | None = None
+) -> dict[str, object]:
+    """Return the config; ``rope_factors`` are the values of the tensor ``rope_freqs.weight`` where there is one.
+
+    Raises UnsupportedError for an architecture that isn't in the table, or a setting of it that kvist doesn't run;
+    CheckpointError for a key that is missing or has an impossible value.
+    """
+    kind = metadata.get("general.type", "model")
+    if kind != "model":
+        raise UnsupportedError(f"it holds no model, its general.type is {quote(kind)}; take the model's own file")
+    name = Keys(metadata, "general.").text("architecture")
+    if name is None:
+        raise CheckpointError('its header lacks the key "general.architecture"; fetch the file again')
+    architecture = ARCHITECTURES.get(name)
+    if architecture is None:
+        raise UnsupportedError(f"its architecture {quote(name)} isn't supported; supported: {', '.join(ARCHITECTURES)}")
+    keys = Keys(metadata, f"{name}.")
+    config: dict[str, object] = {"model_type": architecture.model_type}
+    config.update({config_key: keys.required(rule) for config_key, rule in architecture.keys.items()})
+    config.update(architecture.fixed)
+    config.update({config_key: tensor in tensors for config_key, tensor in architecture.biases.items()})
+    if architecture.is_rotary:
+        config.update(_rotary(keys, rope_factors))
+        config.update(_window(keys, architecture))
+        config.update(_experts(keys, architecture))
+    config["vocab_size"] = _vocab_size(metadata, keys, tensors)
+    config["tie_word_embeddings"] = "output.weight" not in tensors
+    config.update({key: ids[0] for key, ids in _token_ids(metadata).items()})
+    return config
+
+
+def generation_config_from_gguf(metadata: Mapping[str, object]) -> dict[str, object]:
+    """Return the sampling settings and token ids that the file recommends, as in generation_config.json."""
+    config: dict[str, object] = {
+        key: ids[0] if len(ids) == 1 else list(ids) for key, ids in _token_ids(metadata).items()
+    }
+    sampling = Keys(metadata, "general.sampling.")
+    temperature = sampling.real("temp", may_be_zero=True)
+    found = {
+        "do_sample": None if temperature is None else temperature > 0,
+        "temperature": temperature,
+        "top_k": sampling.whole("top_k", minimum=-1),
+        "top_p": sampling.real("top_p", may_be_zero=True),
+        "min_p": sampling.real("min_p", may_be_zero=True),
+        "repetition_penalty": sampling.real("penalty_repeat"),
+    }
+    config.update({key: value for key, value in found.items() if value is not None})
+    return config
+
+
+def _rotary(keys: Keys, factors: Sequence[float] | None) -> dict[str, object]:
+    """Head width and rope settings."""
+    width, heads = keys.required(Whole("embedding_length")), keys.required(Whole("attention.head_count"))
+    head_dim = keys.whole("attention.key_length")
+    if head_dim is None:
+        if width % heads:
+            raise CheckpointError(
+                f"its width {width} isn't a multiple of its {heads} heads, and it names no head width"
+            )
+        head_dim = int(width // heads)
+    value_dim = keys.whole("attention.value_length")
+    if value_dim not in (None, head_dim):
+        raise UnsupportedError(f"its keys are {head_dim} wide and its values {value_dim}; supported: equal widths")
+    rotary_dim = keys.whole("rope.dimension_count") or head_dim
+    if rotary_dim > head_dim or rotary_dim % 2:
+        raise CheckpointError(f"it rotates {rotary_dim} of {head_dim} dimensions; an even number of them is possible")
+    config: dict[str, object] = {"head_dim": head_dim, "rope_scaling": _rope_scaling(keys, factors, rotary_dim)}
+    if rotary_dim != head_dim:
+        config["partial_rotary_factor"] = rotary_dim / head_dim
+    return config
+
+
+def _rope_scaling(keys: Keys, factors: Sequence[float] | None, rotary_dim: int) -> dict[str, object] | None:
+    kind = keys.text("rope.scaling.type") or "none"
+    factor = keys.real("rope.scaling.factor") or keys.real("rope.scale_linear")
+    if kind == "none" and keys.real("rope.scale_linear") not in (None, 1.0):
+        kind = "linear"  # how files of 2023 said it
+    if factors is not None:
+        if kind != "none":
+            raise UnsupportedError(f"it has both rope factors and rope scaling {quote(kind)}; supported: one of them")
+        if len(factors) != rotary_dim // 2 or not all(0 < value < math.inf for value in factors):
+            raise CheckpointError(f"rope_freqs.weight must hold {rotary_dim // 2} positive numbers, got {len(factors)}")
+        return {"rope_type": "factors", "factors": list(factors)}
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise UnsupportedError(
+            f"its rope scaling {quote(kind)} isn't supported; supported: none, linear, yarn, factors"
+        )
+    for key in ("attn_factor", "yarn_ext_factor", "yarn_attn_factor"):
+        if keys.real(f"rope.scaling.{key}", may_be_zero=True) not in (None, 1.0):
+            raise UnsupportedError(f"its rope.scaling.{key} isn't 1, which isn't supported; supported: 1")
+    scaling: dict[str, object] = {"rope_type": kind, "factor": keys.required(Real("rope.scaling.factor", factor))}
+    if kind == "yarn":
+        found = {
+            "original_max_position_embeddings": keys.whole("rope.scaling.original_context_length"),
+            "beta_fast": keys.real("rope.scaling.yarn_beta_fast"),
+            "beta_slow": keys.real("rope.scaling.yarn_beta_slow"),
+        }
+        scaling.update({key: value for key, value in found.items() if value is not None})
+    return scaling
+
+
+def _window(keys: Keys, architecture: Architecture) -> dict[str, object]:
+    """The sliding window where one is named: of every layer, since these architectures have no pattern."""
+    window = keys.whole("attention.sliding_window", minimum=0)
+    if not window:
+        return {}
+    if architecture.model_type == "llama":
+        return {"model_type": "mistral", "sliding_window": window}
+    return {"sliding_window": window, "use_sliding_window": True, "max_window_layers": 0}
+
+
+def _experts(keys: Keys, architecture: Architecture) -> dict[str, object]:
+    num_experts = keys.whole("expert_count", minimum=0)
+    if not num_experts:
+        return {}
+    if architecture.model_type != "llama":
+        raise UnsupportedError(
+            f"a {architecture.model_type} with {num_experts} experts isn't supported; supported: none"
+        )
+    num_used = keys.required(Whole("expert_used_count"))
+    return {"model_type": "mixtral", "num_local_experts": num_experts, "num_experts_per_tok": num_used}
+
+
+def _vocab_size(metadata: Mapping[str, object], keys: Keys, tensors: Mapping[str, TensorInfo]) -> int:
+    """Rows of the embedding, which decide how many logits there are; without one what the header says."""
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    num_tokens = len(tokens) if isinstance(tokens, Sized) else 0
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None:
+        num_tokens = keys.whole("vocab_size") or num_tokens
+        if not num_tokens:
+            raise CheckpointError("it has neither a vocabulary nor an embedding; fetch the file again")
+        return num_tokens
+    if len(embedding.shape) != 2 or embedding.shape[0] < num_tokens:
+        raise CheckpointError(
+            f"tensor token_embd.weight has shape {embedding.shape} and the vocabulary {num_tokens} tokens; "
+            "a row per token is needed"
+        )
+    return embedding.shape[0]
+
+
+def _token_ids(metadata: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    """Special tokens by their name in config.json, as far as the file has them; several may end a text."""
+    keys = Keys(metadata, "tokenizer.ggml.")
+    names = {
+        "bos_token_id": ("bos_token_id",),
+        "eos_token_id": ("eos_token_id", "eot_token_id", "eom_token_id"),
+        "pad_token_id": ("padding_token_id",),
+    }
+    found = {name: dict.fromkeys(keys.whole(key, minimum=0) for key in sources) for name, sources in names.items()}
+    ids = {name: tuple(value for value in values if value is not None) for name, values in found.items()}
+    return {name: values for name, values in ids.items() if values}
