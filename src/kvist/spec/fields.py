@@ -80,6 +80,15 @@ class Fields:
             raise SpecError(f"{key} in the config must be a list of strings, got {_shown(value)}")
         return tuple(value)
 
+    def nested(self, key: str) -> Fields:
+        """Return the fields of an object inside the config; an absent one has none."""
+        value = self.value(key)
+        if value is None:
+            return Fields({}, {})
+        if not isinstance(value, Mapping):
+            raise SpecError(f"{key} in the config must be an object, got {_shown(value)}")
+        return Fields(value, {})
+
     def counts(self, key: str, least: int = 0) -> tuple[int, ...] | None:
         """Return a list of whole numbers, or None where it is absent or null."""
         value = self.value(key)
@@ -91,7 +100,8 @@ class Fields:
 
 
 def _count(value: object, key: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not is_whole:
         raise SpecError(f"{key} in the config must be a whole number, got {_shown(value)}")
     if not least <= value <= MAX_COUNT:
         raise SpecError(f"{key} in the config must be between {least} and {MAX_COUNT}, got {_shown(value)}")

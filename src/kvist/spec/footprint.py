@@ -1,0 +1,79 @@
+"""Every byte that one sequence keeps, layer kind by layer kind: what ``kvist plan`` prints.
+
+Stands on the groups of ``spec.cache``, so that a plan, a reservation and a gauge can't disagree; adds what has no
+block table: recurrent state, and the keys and values over an encoder's output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvist.spec.cache import CacheSpec, LayerGroup, allocated_bytes, layer_groups, pool_bytes
+from kvist.spec.model import ModelSpec
+
+STEP_TOKENS = 256
+"""The most tokens of one sequence that enter the engine in one step; a window's slack follows from it."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The cache of one sequence of a model. ``encoder_tokens`` None takes the model's own."""
+
+    model: ModelSpec
+    spec: CacheSpec = CacheSpec()
+    state_codec: str = "f32"
+    encoder_tokens: int | None = None
+
+    @property
+    def groups(self) -> tuple[LayerGroup, ...]:
+        return layer_groups(self.model, self.spec)
+
+    @property
+    def full_bytes_per_token(self) -> int:
+        """Bytes that every token keeps for as long as the sequence lives."""
+        return sum(group.token_bytes for group in self.groups if group.window is None)
+
+    @property
+    def window_bytes_per_token(self) -> dict[int, int]:
+        """Bytes that a token keeps while it is in a window (or chunk), by the window's length."""
+        sizes: dict[int, int] = {}
+        for group in self.groups:
+            if group.window is not None:
+                sizes[group.window] = sizes.get(group.window, 0) + group.token_bytes
+        return dict(sorted(sizes.items()))
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of recurrent state and convolution columns."""
+        return sum(layer.state.num_bytes(self.state_codec) for layer in self.model.layers if layer.state)
+
+    @property
+    def cross_bytes(self) -> int:
+        """Bytes of the keys and values over the encoder's output."""
+        tokens = self.model.encoder_tokens if self.encoder_tokens is None else self.encoder_tokens
+        return tokens * sum(self.spec.cross_token_bytes(layer) for layer in self.model.layers)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes that don't depend on the sequence's length."""
+        return self.state_bytes + self.cross_bytes
+
+    def sequence_bytes(self, num_tokens: int) -> int:
+        """The most bytes that a sequence of ``num_tokens`` has in use at once, unrounded.
+
+        A window counts whole, the query's own token included: full x T + sum(window x min(T, W)) + constant.
+        """
+        tokens = sum(group.token_bytes * group.num_seen_tokens(num_tokens) for group in self.groups)
+        return tokens + self.constant_bytes
+
+    def allocated_bytes(self, num_tokens: int) -> int:
+        """Bytes that a sequence of ``num_tokens`` holds of kvist's pool between two steps, in whole blocks."""
+        return allocated_bytes(self.model, self.spec, num_tokens) + self.constant_bytes
+
+    def reserved_bytes(self, num_tokens: int) -> int:
+        """Bytes of pool that let a sequence grow to ``num_tokens``: blocks, and a window's slack of one step."""
+        return pool_bytes(self.model, self.spec, num_tokens, STEP_TOKENS) + self.constant_bytes
+
+    def on_rank(self, num_ranks: int) -> Footprint:
+        """Return what one of ``num_ranks`` tensor-parallel ranks keeps of each sequence."""
+        return Footprint(self.model.on_rank(num_ranks), self.spec, self.state_codec, self.encoder_tokens)
