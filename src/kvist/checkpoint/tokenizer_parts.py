@@ -1,0 +1,52 @@
+"""What a tokenizer is made of, whichever file it came from: the border between readers and `Tokenizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tokenizers import Tokenizer as Backend
+
+from kvist.checkpoint.token_spelling import TokenSpelling
+
+# fmt: off
+END_OF_TURN_NAMES = frozenset((
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>",
+    "<|end_of_text|>", "<end_of_turn>", "<end_of_utterance>", "<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>",
+    "<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>"
+))
+# fmt: on
+"""Names that mean the end of a reply or of all text wherever they are control tokens."""
+
+
+@dataclass(frozen=True)
+class TokenizerParts:
+    """`vocab_size` is one more than the highest id; some ids below it may have no token.
+
+    `silent_token_ids` stand for no text (padding of the vocabulary). `chat_templates` maps a name, usually
+    `default` alone, to a Jinja template; `template_tokens` are the variables such as `bos_token` that it reads.
+    """
+
+    backend: Backend
+    spelling: TokenSpelling
+    vocab_size: int
+    bos_token_id: int | None
+    eos_token_ids: frozenset[int]
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+    template_tokens: Mapping[str, str] = field(default_factory=dict)
+    silent_token_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        named = [*self.eos_token_ids, *([] if self.bos_token_id is None else [self.bos_token_id])]
+        assert all(0 <= token_id < self.vocab_size for token_id in named), (named, self.vocab_size)
+
+
+def end_of_turn_ids(control_tokens: Iterable[tuple[int, str]]) -> frozenset[int]:
+    """Ids of the control tokens that end a reply by their name.
+
+    Where `<|return|>` ends a reply (OpenAI's harmony format), `<|end|>` only ends one of its messages.
+    """
+    ids = {name: token_id for token_id, name in control_tokens if name in END_OF_TURN_NAMES}
+    if "<|return|>" in ids:
+        ids.pop("<|end|>", None)
+    return frozenset(ids.values())
