@@ -1,0 +1,62 @@
+"""Random packed weights as GGUF stores them, and the numbers that they stand for by the gguf package's dequantiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.quants import dequantize, quantize
+
+from tiny.stream import Stream
+
+WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+GROUP = 32
+_SCALES = {"q8_0": 1, "q4_0": 1, "q4_1": 2}  # 16-bit numbers before the codes of a group; q4_1: scale, minimum
+
+
+@dataclass(frozen=True)
+class Packed:
+    """``raw`` are the file's bytes of a matrix [rows, columns], ``values`` its float32 numbers."""
+
+    type: str
+    raw: np.ndarray[Any, np.dtype[np.uint8]]
+    values: np.ndarray[Any, np.dtype[np.float32]]
+
+
+def packed(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
+    """Return normal weights of deviation 1 / sqrt(columns), packed by the gguf package's quantiser."""
+    normal = Stream(seed, "packed").normal((rows, columns)) * np.float32(1 / np.sqrt(columns))
+    raw = quantize(normal, _gguf_type(weight_type))
+    return unpacked(weight_type, np.ascontiguousarray(raw).view(np.uint8), rows, columns)
+
+
+def wild(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
+    """Return blocks that no quantiser writes but a file may hold: every code (-128 too), scales of either sign, zero,
+    subnormal, and as large as ``2 ** 6``."""
+    count, stream = rows * columns // GROUP, Stream(seed, "wild")
+    scales = wild_halves(stream, count * _SCALES[weight_type]).reshape(count, -1).view(np.uint8)
+    num_codes = 32 if weight_type == "q8_0" else 16
+    codes = stream.raw(count * num_codes).astype(np.uint8).reshape(count, num_codes)
+    return unpacked(weight_type, np.concatenate([scales, codes], axis=1), rows, columns)
+
+
+def wild_halves(stream: Stream, count: int) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Return 16-bit floats below 128 in size: any sign, any bits, an eighth of them zero."""
+    bits = stream.raw(count)
+    halves = (bits % np.uint64(0x5800) | (bits >> np.uint64(32) & np.uint64(0x8000))).astype(np.uint16)
+    return np.where(bits >> np.uint64(61) == 0, np.uint16(0), halves)
+
+
+def unpacked(weight_type: str, raw: np.ndarray[Any, np.dtype[np.uint8]], rows: int, columns: int) -> Packed:
+    raw = raw.reshape(rows, -1)
+    values = dequantize(
+        raw.view({"f32": np.float32, "f16": np.float16}.get(weight_type, np.uint8)), _gguf_type(weight_type)
+    )
+    assert values.shape == (rows, columns) and np.isfinite(values).all(), values.shape
+    return Packed(weight_type, raw.reshape(-1), values.astype(np.float32))
+
+
+def _gguf_type(weight_type: str) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType[weight_type.upper()]
