@@ -72,7 +72,7 @@ def test_greedy_tokens(llm: LLM, oracle: Oracle, prompts: list[list[int]], measu
 def test_4_bit_weights_with_8_bit_activations_stay_close(
     gguf_path: Path, oracle: Oracle, prompts: list[list[int]], measured
 ) -> None:
-    """As the file is run by default: not the oracle's arithmetic, so it is held to equal choices, not to a tolerance."""
+    """As the file is run by default: not the oracle's arithmetic, so held to equal choices, not to a tolerance."""
     with LLM(gguf_path, context=1024) as llm:
         logits = np.concatenate([llm.logits(ids) for ids in prompts])
     rows = np.concatenate([oracle.logits(ids) for ids in prompts])
