@@ -35,6 +35,7 @@ DEFAULT_ALIGNMENT = 32
 MAX_TENSORS = 1 << 20
 MAX_TENSOR_NAME_BYTES = 1024
 MAX_DIMENSIONS = 4
+MAX_ROPE_FACTORS_BYTES = 1 << 16
 _ROPE_FACTORS = "rope_freqs.weight"
 _SPLIT_NAME = re.compile(r"-[0-9]{5}-of-([0-9]{5})\.gguf$")
 
@@ -84,13 +85,8 @@ class GgufFile:
     @cached_property
     def config(self) -> dict[str, object]:
         """What the model's config.json would hold; see ``gguf_config``."""
-        factors = self.raw(_ROPE_FACTORS) if _ROPE_FACTORS in self.tensors else None
-        if factors is not None and self.tensors[_ROPE_FACTORS].type != "f32":
-            raise CheckpointError(f"{_ROPE_FACTORS} of {quote_path(self.path)} must be of type f32")
         try:
-            return config_from_gguf(
-                self.metadata, self.tensors, rope_factors=None if factors is None else factors.view("<f4").tolist()
-            )
+            return config_from_gguf(self.metadata, self.tensors, rope_factors=self._rope_factors())
         except CheckpointError as error:
             raise type(error)(f"{quote_path(self.path)}: {error}") from None
 
@@ -101,6 +97,16 @@ class GgufFile:
             return generation_config_from_gguf(self.metadata)
         except CheckpointError as error:
             raise type(error)(f"{quote_path(self.path)}: {error}") from None
+
+    def _rope_factors(self) -> list[float] | None:
+        """Return the divisors of the rotary frequencies that a Llama 3 file has as a tensor, None in other files."""
+        info = self.tensors.get(_ROPE_FACTORS)
+        if info is None:
+            return None
+        if info.type != "f32" or info.num_bytes > MAX_ROPE_FACTORS_BYTES:
+            raise CheckpointError(f"{_ROPE_FACTORS} must hold a few f32, got {info.num_bytes} bytes of {info.type}")
+        factors: list[float] = self.raw(_ROPE_FACTORS).view("<f4").tolist()
+        return factors
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         info = find_tensor(self, name)

@@ -17,6 +17,7 @@ from kvist.checkpoint.files import quote
 from kvist.errors import CheckpointError, UnsupportedError
 
 MAX_WHOLE_NUMBER = (1 << 31) - 1
+MAX_LAYERS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Keys:
     def whole(self, key: str, *, minimum: int = 1) -> int | None:
         """Return a whole number, None if the key is missing. A list is taken if all its numbers agree."""
         value = self._metadata.get(self._prefix + key)
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.size <= MAX_LAYERS:
             value = self._same_in_all_layers(key, value.tolist())
         if value is not None and (type(value) is not int or not minimum <= value <= MAX_WHOLE_NUMBER):
             raise self._wrong(key, f"a whole number from {minimum} to {MAX_WHOLE_NUMBER}", value)

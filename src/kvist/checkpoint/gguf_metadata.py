@@ -25,6 +25,7 @@ from kvist.errors import CheckpointError
 
 MAX_KEYS = 1 << 16
 MAX_KEY_BYTES = (1 << 16) - 1
+MAX_TEXT_BYTES = 64 << 20
 MAX_ARRAY_STRINGS = 1 << 22
 """Strings in all arrays of one file. The largest vocabularies have a quarter of a million, and as many merges."""
 
@@ -89,7 +90,7 @@ class Cursor:
 class StringArray(Sequence[str]):
     """An array of strings in the file; iterating decodes one after the other, an index decodes all and keeps them.
 
-    Raises CheckpointError, naming the key, where a string isn't UTF-8.
+    Raises CheckpointError, naming the key, where a string is absurdly long or isn't UTF-8.
     """
 
     def __init__(self, cursor: Cursor, key: str, start: int, count: int) -> None:
@@ -97,6 +98,9 @@ class StringArray(Sequence[str]):
         self._key = key
         self._start = start
         self._count = count
+
+    def __repr__(self) -> str:
+        return f"<{self._count} strings>"
 
     def __len__(self) -> int:
         return self._count
@@ -106,10 +110,15 @@ class StringArray(Sequence[str]):
         for _ in range(self._count):
             start = position + 8
             position = start + length_at(buffer, position)[0]
+            if position - start > MAX_TEXT_BYTES:
+                raise self._damaged(start, f"has {position - start} bytes, at most {MAX_TEXT_BYTES} are allowed")
             try:
                 yield buffer[start:position].decode()
             except UnicodeDecodeError:
-                raise self._cursor.damaged(f"a string of {quote(self._key)} at byte {start} isn't UTF-8") from None
+                raise self._damaged(start, "isn't UTF-8") from None
+
+    def _damaged(self, start: int, what: str) -> CheckpointError:
+        return self._cursor.damaged(f"a string of {quote(self._key)} at byte {start} {what}")
 
     @cached_property
     def _values(self) -> list[str]:

@@ -14,6 +14,7 @@ from kvist.checkpoint.mapped import reason, regular_file_bytes
 from kvist.errors import CheckpointError
 
 MAX_JSON_BYTES = 64 << 20
+MAX_DIGITS = 100
 
 
 def read_json_object(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, object]:
@@ -36,7 +37,8 @@ def parse_json_object(data: bytes, what: str, *, allow_repeated_names: bool = Tr
     Of a name that occurs twice the last value counts, as for Hugging Face's own programs, unless that isn't allowed.
     """
     try:
-        value = json.loads(data.decode(), object_pairs_hook=None if allow_repeated_names else _unique)
+        hook = None if allow_repeated_names else _unique
+        value = json.loads(data.decode(), object_pairs_hook=hook, parse_int=_whole_number)
     except RecursionError:
         raise CheckpointError(f"{what} is nested too deeply; fetch it again") from None
     except ValueError as error:
@@ -44,6 +46,13 @@ def parse_json_object(data: bytes, what: str, *, allow_repeated_names: bool = Tr
     if not isinstance(value, dict):
         raise CheckpointError(f"{what} must hold a JSON object, got {type(value).__name__}; fetch it again")
     return value
+
+
+def _whole_number(text: str) -> int:
+    """Convert digits; raises ValueError for so many that converting them would take time."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
