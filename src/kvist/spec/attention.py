@@ -92,13 +92,16 @@ def gemma4(fields: Fields, kind: str) -> Heads:
 
 
 def mimo(fields: Fields, kind: str) -> Heads:
-    """Keys wider than values; sliding layers may state heads and widths of their own."""
-    prefix = "swa_" if kind == "sliding_attention" else ""
-    heads = fields.maybe_count(prefix + "num_attention_heads") or fields.count("num_attention_heads")
-    kv_heads = fields.maybe_count(prefix + "num_key_value_heads") or fields.count("num_key_value_heads")
-    k_dim = fields.maybe_count(prefix + "head_dim") or fields.count("head_dim")
-    v_dim = fields.maybe_count(prefix + "v_head_dim") or fields.count("v_head_dim")
-    return Heads(heads, kv_heads, k_dim, v_dim)
+    """Keys wider than values; sliding layers have twice the KV heads unless they state heads of their own."""
+    is_sliding = kind == "sliding_attention"
+    own = "swa_" if is_sliding else ""
+    kv_heads = fields.count("num_key_value_heads") * (2 if is_sliding else 1)
+    return Heads(
+        fields.maybe_count(own + "num_attention_heads") or fields.count("num_attention_heads"),
+        (fields.maybe_count("swa_num_key_value_heads") if is_sliding else None) or kv_heads,
+        fields.maybe_count(own + "head_dim") or fields.count("head_dim"),
+        fields.maybe_count(own + "v_head_dim") or fields.count("v_head_dim"),
+    )
 
 
 def twice_as_wide(fields: Fields, _kind: str) -> Heads:

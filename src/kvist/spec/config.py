@@ -14,7 +14,10 @@ from kvist.spec.attention import HEADS, KV_HEADS, WIDTH, Heads
 from kvist.spec.fields import Fields
 from kvist.spec.model import CrossAttention, LayerKind, LayerSpec, ModelSpec
 from kvist.spec.model_types import ALIASES, MODEL_TYPES, TEXT_PARTS, ModelType, class_defaults
+from kvist.spec.parameters import Parameters
 from kvist.spec.state import RecurrentState
+from kvist.spec.weight_rules import WEIGHT_RULES
+from kvist.spec.weights import count
 
 LAYERS = ("decoder_layers", "num_decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 CONTEXT = (
@@ -76,19 +79,46 @@ def _text_part(config: Mapping[str, object]) -> tuple[str, Mapping[str, object]]
 
 
 def _build(name: str, rules: ModelType, fields: Fields, outer: Fields, notes: tuple[str, ...] = ()) -> ModelSpec:
-    num_layers = fields.count(*LAYERS)
+    layers, width = _layers(rules, fields, _num_layers(fields)), fields.count(*WIDTH)
+    is_tied = (rules.has_cross and "d_kv" in fields.defaults) or _is_tied(fields, outer)
+    parameters, missing = _parameters(name, fields, layers, width, is_tied)
     return ModelSpec(
         architecture=name,
         vocab_size=fields.maybe_count("vocab_size", "padded_vocab_size") or 0,
-        width=fields.count(*WIDTH),
+        width=width,
         mlp_width=_mlp_width(fields),
         context_length=fields.count(*CONTEXT),
-        layers=_layers(rules, fields, num_layers),
-        is_tied=_is_tied(fields, outer),
+        layers=layers,
+        is_tied=is_tied,
         encoder_tokens=fields.maybe_count("max_source_positions") or 0 if rules.has_cross else 0,
+        parameters=parameters,
+        missing=missing,
         weight_type=_weight_type(fields, outer),
         notes=(*notes, *_notes(fields)),
     )
+
+
+def _num_layers(fields: Fields) -> int:
+    """Return the number of layers, as stated or as long as the list of their kinds."""
+    pattern = fields.text("hybrid_override_pattern")
+    listed = len(pattern) or len(fields.texts("layers_block_type") or fields.texts("layer_types") or ())
+    number = fields.maybe_count(*LAYERS) or listed
+    if not number:
+        raise SpecError("the config doesn't say num_hidden_layers; without it the model's size is unknown")
+    return number
+
+
+def _parameters(
+    name: str, fields: Fields, layers: tuple[LayerSpec, ...], width: int, is_tied: bool
+) -> tuple[Parameters | None, str]:
+    """Return the number of parameters, or None and what it would take to know it."""
+    rules = WEIGHT_RULES.get(ALIASES.get(name, name))
+    if rules is None:
+        return None, f'how the weights of model_type "{name}" are laid out; the model\'s files would say'
+    try:
+        return count(rules, fields, layers, width, is_tied), ""
+    except SpecError as error:
+        return None, str(error)
 
 
 def _layers(rules: ModelType, fields: Fields, num_layers: int) -> tuple[LayerSpec, ...]:
@@ -182,7 +212,7 @@ def _weight_type(fields: Fields, outer: Fields) -> str:
 
 def _notes(fields: Fields) -> tuple[str, ...]:
     """Say which sizes aren't in the config but in the reference implementation's defaults."""
-    names = (*WIDTH, *LAYERS, *HEADS, *KV_HEADS, "head_dim", "sliding_window", "vocab_size", *CONTEXT)
+    names = (*WIDTH, *LAYERS, *HEADS, *KV_HEADS, "head_dim", "sliding_window", "vocab_size", "q_lora_rank", *CONTEXT)
     used = [f"{key} {fields.defaults[key]}" for key in names if key in fields.defaults and not _is_stated(fields, key)]
     return (f"not in the config, so the reference implementation's default: {', '.join(used)}",) if used else ()
 

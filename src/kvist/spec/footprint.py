@@ -20,7 +20,7 @@ class Footprint:
     """The cache of one sequence of a model. ``encoder_tokens`` None takes the model's own."""
 
     model: ModelSpec
-    spec: CacheSpec = CacheSpec()
+    spec: CacheSpec
     state_codec: str = "f32"
     encoder_tokens: int | None = None
 
