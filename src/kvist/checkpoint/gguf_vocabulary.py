@@ -117,5 +117,5 @@ class TokenizerKeys:
     def _optional(self, key: str, kind: type[_T]) -> _T | None:
         value = self._metadata.get(key)
         if value is not None and type(value) is not kind:
-            raise self.damaged(f"{key} must be a {kind.__name__}, got {quote(value)}")
+            raise self.damaged(f"{key} must be of type {kind.__name__}, got {quote(value)}")
         return value
