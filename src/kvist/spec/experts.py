@@ -13,7 +13,7 @@ from kvist.spec.fields import Fields
 
 Where = Callable[[Fields, int], list[bool]]
 
-NUM_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 EXPERT_WIDTH = ("moe_intermediate_size", "intermediate_size")
 

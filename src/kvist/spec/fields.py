@@ -50,7 +50,7 @@ class Fields:
         """
         number = self.maybe_count(*keys, least=least)
         if number is None:
-            raise SpecError(f"the config doesn't say {' or '.join(keys)}; without it the model's size is unknown")
+            raise SpecError(f"the config doesn't say {keys[0]}; without it the model's size is unknown")
         return number
 
     def flag(self, key: str) -> bool:
