@@ -1,0 +1,73 @@
+"""The arrays: one arena for all layers' keys and values, reserved for real and touched page by page.
+
+Layout, per layer group, then per layer: all blocks' keys, then all blocks' values. Inside a block K is transposed, so that
+a vector of 16 scores needs no horizontal sum (``kernels.attention`` has the shapes). Knows no sequences.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvist.cache.memory import available_memory
+from kvist.errors import CapacityError
+from kvist.spec.cache import BLOCK_TOKENS, LayerGroup, head_bytes
+from kvist.units import format_bytes
+
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class LayerPlace:
+    """Byte offsets of one layer's blocks in the arena: block b's keys start at ``k + b * k_block``."""
+
+    group: int
+    k: int
+    k_block: int
+    v: int
+    v_block: int
+
+
+class Store:
+    """Blocks for each group: ``num_blocks[g]`` of ``groups[g]``. ``arena`` is flat uint8."""
+
+    def __init__(self, groups: tuple[LayerGroup, ...], num_blocks: tuple[int, ...]) -> None:
+        self.places: dict[int, LayerPlace] = {}
+        size = 0
+        for number, (group, count) in enumerate(zip(groups, num_blocks, strict=True)):
+            layer = group.layer
+            k_block = BLOCK_TOKENS * layer.num_kv_heads * head_bytes(group.spec.k_codec, layer.k_dim)
+            v_block = BLOCK_TOKENS * layer.num_kv_heads * head_bytes(group.spec.v_codec, layer.v_dim)
+            for layer_number in group.layers:
+                self.places[layer_number] = LayerPlace(number, size, k_block, size + count * k_block, v_block)
+                size += count * (k_block + v_block)
+        self.arena = _reserve(size)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.arena.nbytes)
+
+
+def _reserve(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return zeroed memory whose pages are all there; raises CapacityError where they aren't to be had."""
+    free = available_memory()
+    if free is not None and num_bytes > free:
+        raise CapacityError(
+            f"the cache needs {format_bytes(num_bytes)} and {format_bytes(free)} of memory are free; "
+            "lower --context or --kv-budget, or free some"
+        )
+    try:
+        region = mmap.mmap(-1, max(num_bytes, 1))
+    except (OSError, OverflowError, ValueError) as error:
+        raise CapacityError(f"the system gives no {format_bytes(num_bytes)} for the cache: {error}; lower --context or --kv-budget") from None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            region.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            pass  # a kernel without huge pages; small ones do
+    arena = np.frombuffer(region, np.uint8, num_bytes)
+    arena[::PAGE_BYTES] = 0
+    return arena

@@ -1,0 +1,412 @@
+"""Attention over blocks: scores, softmax and weighted values by spans of 256 tokens, merged in ascending order.
+
+The span is the unit of the softmax: all its scores, one maximum, one exp pass, one fixed sum tree, then V token by token.
+A query's result is one fixed sequence of operations over the tokens it sees, whether a tile walks its spans one after the
+other or they are attended apart and merged by ``finish``. A token that a query may not see takes part in no product
+with V, and its score is replaced before the maximum, so that unwritten slots may hold anything.
+
+Blocks in the cache arena, per layer: K ``[kv_head][D/2][16][2]`` (bf16) or ``[kv_head][D][16]`` (f32), V ``[kv_head][16][D]``.
+A query's *record* is (maximum, sum, 56 bytes unused, [D] weighted values), all f32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvist.kernels import target
+from kvist.kernels.elementwise import exp, padded_width, quantise
+from kvist.kernels.jit import SIGNATURE, called, inline, kernel
+from kvist.kernels.layout import (
+    BLOCK_TOKENS,
+    FIRST_FIELD,
+    GROUPS,
+    LANES,
+    NUM_ROWS,
+    POSITIONS,
+    SCRATCH,
+    SCRATCH_STRIDE,
+    SPAN_BLOCKS,
+    SPAN_TOKENS,
+    SPANS,
+    TILE_FIELDS,
+    TILES,
+)
+from kvist.kernels.simd import (
+    add,
+    bf16_even,
+    bf16_odd,
+    bf16_to_f32,
+    fma,
+    first_lane,
+    get_f32,
+    keep_lanes,
+    load_f32,
+    load_i32,
+    load_rows_f32,
+    load_u16,
+    max_lanes,
+    maximum,
+    mul,
+    prefetch,
+    put_f32,
+    splat_f32,
+    splat_rows_f32,
+    static,
+    store,
+    store_rows,
+    sub,
+    sum_lanes,
+    value,
+    zero_f32,
+)
+
+F = np.float32
+ZERO, ONE, LOWEST = F(0), F(1), F(-3.0e38)
+RECORD_HEAD = 64
+SCORE_BYTES = SPAN_TOKENS * 4
+CODEC_F32, CODEC_BF16 = 0, 1
+CODECS = {"f32": CODEC_F32, "bf16": CODEC_BF16}
+
+(AT_GROUP, AT_KV_HEADS, AT_SHARE, AT_Q, AT_Q_HEAD, AT_K, AT_K_BLOCK, AT_V, AT_V_BLOCK, AT_WINDOW, AT_OUT, AT_OUT_STRIDE, AT_PARTS) = range(
+    FIRST_FIELD, FIRST_FIELD + 13
+)
+AT_FIELDS = ("group", "kv_heads", "share", "q", "q_head", "k", "k_block", "v", "v_block", "window", "out", "out_stride", "parts")
+(FIN_HEADS, FIN_OUT, FIN_OUT_STRIDE, FIN_PARTS, FIN_SHARE, FIN_WINDOW, FIN_Q, FIN_Q_STRIDE, FIN_WIDTH) = range(FIRST_FIELD, FIRST_FIELD + 9)
+FIN_FIELDS = ("heads", "out", "out_stride", "parts", "share", "window", "quantised", "quantised_stride", "width")
+
+
+class Arenas(NamedTuple):
+    """Where everything lies: int64 ``table``, flat uint8 ``cache`` and ``work``."""
+
+    table: Any
+    cache: Any
+    work: Any
+
+
+class Head(NamedTuple):
+    """One KV head of one layer as one tile of queries sees it.
+
+    ``k`` and ``v`` are offsets of the head in block 0, ``k_block`` and ``v_block`` the distance between blocks, ``blocks``
+    where the sequence's block table starts, ``position`` the tile's first position, ``share`` how many query heads use
+    this KV head, ``window`` how many tokens a query sees (0: all).
+    """
+
+    k: int
+    k_block: int
+    v: int
+    v_block: int
+    blocks: int
+    position: int
+    share: int
+    window: int
+
+
+class Shape(NamedTuple):
+    """Compile-time constants: head dim, and how K and V are stored."""
+
+    dim: Any
+    k_codec: Any
+    v_codec: Any
+
+
+@inline
+def element_bytes(codec):
+    return 4 if value(codec) == CODEC_F32 else 2
+
+
+@inline
+def record_bytes(shape):
+    return RECORD_HEAD + value(shape.dim) * 4
+
+
+@inline
+def position_of(head, q):
+    """The position of query ``q`` of a tile; a row's queries stand together."""
+    return head.position + q // head.share
+
+
+@inline
+def low_of(head, position):
+    """The first position that the query at ``position`` sees."""
+    return max(0, position - head.window + 1) if head.window > 0 else 0
+
+
+@inline
+def is_seen(head, span, position):
+    """Whether the query at ``position`` sees anything of the span."""
+    return span * SPAN_TOKENS <= position and low_of(head, position) < (span + 1) * SPAN_TOKENS
+
+
+@inline
+def scores_of_block(arenas, k, q, shape, rows):
+    """[rows, 16] scores of a block's tokens; even and odd dims summed apart, then added."""
+    even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    stride = value(shape.dim) * 4
+    for d in range(0, value(shape.dim), 2):
+        if value(shape.k_codec) == CODEC_BF16:
+            pair = load_i32(arenas.cache, k + d * 32, LANES)
+            k_even, k_odd = bf16_even(pair), bf16_odd(pair)
+        else:
+            k_even, k_odd = load_f32(arenas.cache, k + d * 64, LANES), load_f32(arenas.cache, k + d * 64 + 64, LANES)
+        even = fma(splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES), k_even, even)
+        odd = fma(splat_rows_f32(arenas.work, q + d * 4 + 4, stride, rows, LANES), k_odd, odd)
+    return add(even, odd)
+
+
+@inline
+def ask_for(cache, at, size):
+    for line in range(0, size, 64):
+        prefetch(cache, at + line)
+
+
+@inline
+def write_scores(arenas, head, first, last, q, scores, shape, rows):
+    """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``; asks for the values and the next keys."""
+    k_size = LANES * value(shape.dim) * element_bytes(shape.k_codec)
+    v_size = LANES * value(shape.dim) * element_bytes(shape.v_codec)
+    for b in range(first, last):
+        ask_for(arenas.cache, head.k + arenas.table[head.blocks + min(b + 2, last - 1)] * head.k_block, k_size)
+        block = arenas.table[head.blocks + b]
+        ask_for(arenas.cache, head.v + block * head.v_block, v_size)
+        found = scores_of_block(arenas, head.k + block * head.k_block, q, shape, rows)
+        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, found)
+
+
+@called
+def softmax_row(work, scores, record, first, last, low, high):
+    """Turn one query's scores of blocks ``first`` to ``last`` - 1 into exp(score - maximum).
+
+    The query sees positions ``low`` to ``high`` - 1. Writes maximum and sum to the record.
+    """
+    is_edge = low > first * BLOCK_TOKENS or high < last * BLOCK_TOKENS
+    largest = splat_f32(LOWEST, LANES)
+    for b in range(first, last):
+        s = load_f32(work, scores + b % SPAN_BLOCKS * 64, LANES)
+        if is_edge:
+            s = keep_lanes(s, b * BLOCK_TOKENS, low, high, LOWEST)
+        largest = maximum(s, largest)
+    top = splat_f32(max_lanes(largest), LANES)
+    total = zero_f32(1, LANES)
+    for b in range(first, last):
+        at = scores + b % SPAN_BLOCKS * 64
+        p = exp(sub(load_f32(work, at, LANES), top))
+        if is_edge:
+            p = keep_lanes(p, b * BLOCK_TOKENS, low, high, ZERO)
+        total = add(total, p)
+        store(work, at, p)
+    put_f32(work, record, first_lane(top))
+    put_f32(work, record + 4, sum_lanes(total))
+
+
+@inline
+def load_value(cache, v, shape):
+    if value(shape.v_codec) == CODEC_BF16:
+        return bf16_to_f32(load_u16(cache, v, shape.dim))
+    return load_f32(cache, v, shape.dim)
+
+
+@called
+def add_values(arenas, head, low, high, scores, values, shape, rows):
+    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, in ascending order."""
+    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.dim)
+    row_bytes = value(shape.dim) * element_bytes(shape.v_codec)
+    t = low
+    while t < high:
+        v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block
+        end = min(high, (t // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
+        for j in range(t, end):
+            shares = splat_rows_f32(arenas.work, scores + j % SPAN_TOKENS * 4, SCORE_BYTES, rows, shape.dim)
+            acc = fma(shares, load_value(arenas.cache, v + j % BLOCK_TOKENS * row_bytes, shape), acc)
+        t = end
+    store_rows(arenas.work, values, record_bytes(shape), acc)
+
+
+@inline
+def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, joint_rows):
+    """Weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span.
+
+    Positions that all of them see are done together, ``joint_rows`` at a time; the others query by query, so that a token
+    that one of them may not see enters none of its products.
+    """
+    joint_low = min(end, max(start, low_of(head, position_of(head, q + value(rows) - 1))))
+    joint_high = max(joint_low, min(end, position_of(head, q) + 1))
+    for r in range(value(rows)):
+        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
+        store(arenas.work, values, zero_f32(1, shape.dim))
+        low, high = max(start, low_of(head, position)), min(joint_low, position + 1)
+        if low < high:
+            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
+    for r in range(0, value(rows), value(joint_rows)):
+        values = records + r * record_bytes(shape) + RECORD_HEAD
+        add_values(arenas, head, joint_low, joint_high, scores + r * SCORE_BYTES, values, shape, joint_rows)
+    for r in range(value(rows)):
+        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
+        low, high = max(joint_high, low_of(head, position)), min(end, position + 1)
+        if low < high:
+            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
+
+
+@called
+def merge(work, into, part, is_first, shape):
+    """Merge a span's record into a running one (Milakov and Gimelshein, 2018); the first is copied."""
+    if is_first:
+        put_f32(work, into, get_f32(work, part))
+        put_f32(work, into + 4, get_f32(work, part + 4))
+        store(work, into + RECORD_HEAD, load_f32(work, part + RECORD_HEAD, shape.dim))
+        return
+    old, new = splat_f32(get_f32(work, into), LANES), splat_f32(get_f32(work, part), LANES)
+    top = maximum(old, new)
+    keep, gain = exp(sub(old, top)), exp(sub(new, top))
+    total = fma(splat_f32(get_f32(work, into + 4), LANES), keep, mul(splat_f32(get_f32(work, part + 4), LANES), gain))
+    put_f32(work, into, first_lane(top))
+    put_f32(work, into + 4, first_lane(total))
+    kept = splat_f32(first_lane(keep), shape.dim)
+    gained = mul(load_f32(work, part + RECORD_HEAD, shape.dim), splat_f32(first_lane(gain), shape.dim))
+    store(work, into + RECORD_HEAD, fma(load_f32(work, into + RECORD_HEAD, shape.dim), kept, gained))
+
+
+@called
+def write_result(work, record, out, shape):
+    inverse = splat_f32(ONE / get_f32(work, record + 4), shape.dim)
+    store(work, out, mul(load_f32(work, record + RECORD_HEAD, shape.dim), inverse))
+
+
+@called
+def attend_queries(arenas, head, span, q, query, scores, runs, is_apart, shape, rows, joint_rows):
+    """Attend one span with queries ``q`` to ``q + rows`` - 1 and merge it into their running records.
+
+    ``query`` is where the first one's vector stands, ``scores`` room for the scores and the span's own records.
+    ``is_apart``: this span's records are kept by themselves, for ``finish`` to merge.
+    """
+    before, after = position_of(head, q), position_of(head, q + value(rows) - 1)
+    start, end = max(span * SPAN_TOKENS, low_of(head, before)), min((span + 1) * SPAN_TOKENS, after + 1)
+    if start >= end:
+        return
+    first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+    record, parts = record_bytes(shape), scores + value(rows) * SCORE_BYTES
+    write_scores(arenas, head, first, last, query, scores, shape, rows)
+    for r in range(value(rows)):
+        position = position_of(head, q + r)
+        low, high = low_of(head, position), position + 1
+        softmax_row(arenas.work, scores + r * SCORE_BYTES, parts + r * record, first, last, low, high)
+    weigh_values(arenas, head, start, end, q, scores, parts, shape, rows, joint_rows)
+    for r in range(value(rows)):
+        position = position_of(head, q + r)
+        if is_seen(head, span, position):
+            is_first = is_apart or span == low_of(head, position) // SPAN_TOKENS
+            merge(arenas.work, runs + (q + r) * record, parts + r * record, is_first, shape)
+
+
+@inline
+def attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows):
+    """Attend one span with as many whole groups of ``rows`` queries as are left; returns the next query."""
+    while q + value(rows) <= count:
+        query = queries + q * value(shape.dim) * 4
+        attend_queries(arenas, head, span, q, query, scores, runs, is_apart, shape, rows, joint_rows)
+        q += value(rows)
+    return q
+
+
+@inline
+def head_of(line, program, table, tile, kv_head, shape):
+    """What a tile sees of a KV head of this line's layer."""
+    k = program[line, AT_K] + kv_head * LANES * value(shape.dim) * element_bytes(shape.k_codec)
+    v = program[line, AT_V] + kv_head * LANES * value(shape.dim) * element_bytes(shape.v_codec)
+    blocks = table[table[GROUPS + 2 * program[line, AT_GROUP] + 1] + table[tile + 3]]
+    share, window = program[line, AT_SHARE], program[line, AT_WINDOW]
+    return Head(k, program[line, AT_K_BLOCK], v, program[line, AT_V_BLOCK], blocks, table[tile + 2], share, window)
+
+
+@inline
+def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, joint_few):
+    """A chunk is a tile of query rows and a KV head; and a span, where spans are attended apart."""
+    table, work = arenas.table, arenas.work
+    spans = table[SPANS]
+    part, chunk = (chunk % spans, chunk // spans) if spans else (0, chunk)
+    kv_head, tile = chunk % program[line, AT_KV_HEADS], table[TILES] + chunk // program[line, AT_KV_HEADS] * TILE_FIELDS
+    head = head_of(line, program, table, tile, kv_head, shape)
+    first_row, count = table[tile], table[tile + 1] * head.share
+    scores = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
+    queries = program[line, AT_Q] + kv_head * program[line, AT_Q_HEAD] + first_row * head.share * value(shape.dim) * 4
+    runs = scores + value(rows) * (SCORE_BYTES + record_bytes(shape))
+    first_span = low_of(head, head.position) // SPAN_TOKENS
+    end_span = (head.position + table[tile + 1] - 1) // SPAN_TOKENS + 1
+    if spans:
+        runs = program[line, AT_PARTS] + ((kv_head * spans + part) * table[NUM_ROWS] + first_row) * head.share * record_bytes(shape)
+        first_span += part
+        end_span = min(end_span, first_span + 1)
+    is_apart = spans > 0
+    for span in range(first_span, end_span):
+        q = np.int64(0)
+        q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows)
+        q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, few, joint_few)
+        attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, static(1), static(1))
+    if not spans:
+        for q in range(count):
+            out = program[line, AT_OUT] + (first_row + q // head.share) * program[line, AT_OUT_STRIDE]
+            at = out + (kv_head * head.share + q % head.share) * value(shape.dim) * 4
+            write_result(work, runs + q * record_bytes(shape), at, shape)
+
+
+@inline
+def merge_head(row, thread, line, program, table, work, head, shape):
+    """Merge one row's and head's records, span after span, and write the result."""
+    spans, share, position = table[SPANS], program[line, FIN_SHARE], table[table[POSITIONS] + row]
+    window = program[line, FIN_WINDOW]
+    low = max(0, position - window + 1) if window > 0 else 0
+    run = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
+    for part in range(position // SPAN_TOKENS - low // SPAN_TOKENS + 1):
+        q = ((head // share * spans + part) * table[NUM_ROWS] + row) * share + head % share
+        merge(work, run, program[line, FIN_PARTS] + q * record_bytes(shape), part == 0, shape)
+    out = program[line, FIN_OUT] + row * program[line, FIN_OUT_STRIDE] + head * value(shape.dim) * 4
+    write_result(work, run, out, shape)
+
+
+@inline
+def finish(row, thread, line, program, table, work, shape, is_quantised):
+    """One row: merge the spans that were attended apart; then quantise it for the output matrix, where that is."""
+    if table[SPANS]:
+        for head in range(program[line, FIN_HEADS]):
+            merge_head(row, thread, line, program, table, work, head, shape)
+    if value(is_quantised):
+        at = program[line, FIN_OUT] + row * program[line, FIN_OUT_STRIDE]
+        quantise(work, at, padded_width(program[line, FIN_WIDTH]), program[line, FIN_Q] + row * program[line, FIN_Q_STRIDE], line)
+
+
+def _joint(rows: int, dim: int, registers: int) -> int:
+    """The largest part of ``rows`` queries whose weighted values fit in registers."""
+    return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * dim // LANES <= registers))
+
+
+def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
+    """The kernel of attention for one head dim, one way of storing K and V, and ``share`` query heads a KV head."""
+    most = target.current().query_rows
+    few = share if share <= most else share % most or most
+    registers = 24 if most > 3 else 8
+    joint_most, joint_few = _joint(most, dim, registers), _joint(few, dim, registers)
+
+    @kernel(SIGNATURE)
+    def run_attention(chunk, thread, line, program, table, weights, cache, work):
+        arenas, shape = Arenas(table, cache, work), Shape(static(dim), static(k_codec), static(v_codec))
+        attend(chunk, thread, line, program, arenas, shape, static(most), static(joint_most), static(few), static(joint_few))
+
+    return run_attention
+
+
+def scratch_bytes(dim: int, queries: int) -> int:
+    """Scratch that one thread needs to attend a tile of ``queries`` queries of a KV head."""
+    record = RECORD_HEAD + dim * 4
+    return target.current().query_rows * (SCORE_BYTES + record) + queries * record
+
+
+def finish_kernel(dim: int, is_quantised: bool) -> Any:
+    """The kernel that ends a layer's attention; a chunk is a row."""
+
+    @kernel(SIGNATURE)
+    def run_finish(chunk, thread, line, program, table, weights, cache, work):
+        shape = Shape(static(dim), static(CODEC_F32), static(CODEC_F32))
+        finish(chunk, thread, line, program, table, work, shape, static(is_quantised))
+
+    return run_finish

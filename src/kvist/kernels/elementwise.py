@@ -1,0 +1,221 @@
+"""Work on one row at a time: exp and activations, norms, and the int8 form that quantised weights are multiplied with.
+
+All arithmetic is fixed here, exp included: NumPy's and the C library's change with the processor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvist.kernels.jit import SIGNATURE, inline, kernel
+from kvist.kernels.layout import FIRST_FIELD, GROUP, LANES, OUTPUTS, SCRATCH, SCRATCH_STRIDE, STATUS
+from kvist.kernels.simd import (
+    absolute,
+    add,
+    div,
+    first_lane,
+    fma,
+    get_f32,
+    keep_lanes,
+    load_f32,
+    max_lanes,
+    maximum,
+    minimum,
+    mul,
+    narrow_i8,
+    power_of_two,
+    put_f32,
+    put_i32,
+    rint,
+    splat_f32,
+    square_root,
+    static,
+    store,
+    sub,
+    sum_lanes,
+    sum_lanes_i32,
+    to_i32,
+    value,
+    zero_f32,
+)
+
+F = np.float32
+ZERO, ONE = F(0), F(1)
+LOG2_E = F(1.4426950408889634)
+LN2_HIGH, LN2_LOW = F(0.693359375), F(-2.12194440e-4)
+EXP = tuple(F(c) for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1))
+EXP_LOW, EXP_HIGH = F(-87.0), F(88.0)
+GELU_SLOPE, GELU_CUBE = F(-1.5957691216057308), F(0.044715)
+
+SILU, GELU_TANH = 0, 1
+ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH}
+
+RMS, LAYER = 0, 1
+NORMS = {"rms": RMS, "layer": LAYER}
+
+(NORM_X, NORM_STRIDE, NORM_WIDTH, NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_OUT, NORM_OUT_STRIDE, NORM_IS_LAST) = range(FIRST_FIELD, FIRST_FIELD + 9)
+NORM_FIELDS = ("x", "stride", "width", "weight", "bias", "eps", "out", "out_stride", "is_last")
+
+(ACT_GATE, ACT_UP, ACT_STRIDE, ACT_WIDTH, ACT_OUT, ACT_OUT_STRIDE) = range(FIRST_FIELD, FIRST_FIELD + 6)
+ACT_FIELDS = ("gate", "up", "stride", "width", "out", "out_stride")
+
+
+@inline
+def exp(x):
+    """e to the x, within 2 units in the last place, for x clamped to -87..88 (Cephes' expf with fused steps)."""
+    x = minimum(maximum(x, splat_f32(EXP_LOW, LANES)), splat_f32(EXP_HIGH, LANES))
+    k = rint(mul(x, splat_f32(LOG2_E, LANES)))
+    r = fma(k, splat_f32(-LN2_HIGH, LANES), x)
+    r = fma(k, splat_f32(-LN2_LOW, LANES), r)
+    p = fma(splat_f32(EXP[0], LANES), r, splat_f32(EXP[1], LANES))
+    p = fma(p, r, splat_f32(EXP[2], LANES))
+    p = fma(p, r, splat_f32(EXP[3], LANES))
+    p = fma(p, r, splat_f32(EXP[4], LANES))
+    p = fma(p, r, splat_f32(EXP[5], LANES))
+    p = fma(p, mul(r, r), add(r, splat_f32(ONE, LANES)))
+    return mul(p, power_of_two(to_i32(k)))
+
+
+@inline
+def activate(x, activation):
+    """silu(x), or gelu(x) by its tanh form written as x / (1 + exp(-2y)), y = sqrt(2/pi) (x + 0.044715 x^3)."""
+    one = splat_f32(ONE, LANES)
+    if value(activation) == SILU:
+        return div(x, add(one, exp(sub(splat_f32(ZERO, LANES), x))))
+    cube = mul(mul(mul(x, x), x), splat_f32(GELU_CUBE, LANES))
+    return div(x, add(one, exp(mul(add(x, cube), splat_f32(GELU_SLOPE, LANES)))))
+
+
+@inline
+def report(work, line):
+    put_i32(work, STATUS, np.int32(line + 1))
+
+
+@inline
+def quantise_group(memory, at, inverse, out):
+    """Write 16 values times ``inverse`` as int8; returns their sum."""
+    scaled = rint(mul(load_f32(memory, at, LANES), inverse))
+    bounded = to_i32(minimum(maximum(scaled, splat_f32(F(-127), LANES)), splat_f32(F(127), LANES)))
+    store(memory, out, narrow_i8(bounded))
+    return sum_lanes_i32(bounded)
+
+
+@inline
+def quantise(memory, at, width, out, line):
+    """Write a row of f32 as int8 with a scale per group of 32: rint(x * (127 / amax)).
+
+    Sets the status where a value is NaN or infinite.
+    """
+    scales = out + width
+    count = width // GROUP
+    check = zero_f32(1, LANES)
+    for g in range(count):
+        low = load_f32(memory, at + g * 128, LANES)
+        high = load_f32(memory, at + g * 128 + 64, LANES)
+        largest = max_lanes(maximum(absolute(low), absolute(high)))
+        check = fma(low, splat_f32(ZERO, LANES), fma(high, splat_f32(ZERO, LANES), check))
+        inverse = splat_f32(F(127) / largest if largest > ZERO else ZERO, LANES)
+        scale = largest / F(127)
+        total = quantise_group(memory, at + g * 128, inverse, out + g * GROUP)
+        total += quantise_group(memory, at + g * 128 + 64, inverse, out + g * GROUP + 16)
+        put_f32(memory, scales + g * 4, scale)
+        put_i32(memory, scales + (count + g) * 4, np.int32(total))
+        put_f32(memory, scales + (2 * count + g) * 4, scale * F(total))
+    if sum_lanes(check) != ZERO:
+        report(memory, line)
+
+
+@inline
+def mean_of(memory, at, width):
+    total = zero_f32(1, LANES)
+    for i in range(0, width, LANES):
+        total = add(total, load_f32(memory, at + i * 4, LANES))
+    return sum_lanes(total) / F(width)
+
+
+@inline
+def mean_square(memory, at, width, mean):
+    """The mean of (x - mean)^2; lanes past the width don't count."""
+    total = zero_f32(1, LANES)
+    shift = splat_f32(mean, LANES)
+    for i in range(0, width, LANES):
+        x = keep_lanes(sub(load_f32(memory, at + i * 4, LANES), shift), i, 0, width, ZERO)
+        total = fma(x, x, total)
+    return sum_lanes(total) / F(width)
+
+
+@inline
+def inverse_root(x):
+    """1 / sqrt(x), both steps correctly rounded."""
+    return first_lane(div(splat_f32(ONE, LANES), square_root(splat_f32(x, LANES))))
+
+
+@inline
+def norm_row(memory, at, width, weights, weight, bias, eps, out, kind):
+    """RMSNorm or LayerNorm of one row; lanes past the width come out as zero."""
+    mean = mean_of(memory, at, width) if value(kind) == LAYER else ZERO
+    factor = splat_f32(inverse_root(mean_square(memory, at, width, mean) + eps), LANES)
+    shift = splat_f32(mean, LANES)
+    for i in range(0, padded_width(width), LANES):
+        x = mul(mul(sub(load_f32(memory, at + i * 4, LANES), shift), factor), load_f32(weights, weight + i * 4, LANES))
+        if bias >= 0:
+            x = add(x, load_f32(weights, bias + i * 4, LANES))
+        store(memory, out + i * 4, keep_lanes(x, i, 0, width, ZERO))
+
+
+@inline
+def padded_width(width):
+    return (width + GROUP - 1) // GROUP * GROUP
+
+
+@inline
+def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised):
+    """One row: x -> norm(x), as f32 or quantised."""
+    row = table[table[OUTPUTS] + chunk] if program[line, NORM_IS_LAST] else chunk
+    width = program[line, NORM_WIDTH]
+    at = program[line, NORM_X] + row * program[line, NORM_STRIDE]
+    out = program[line, NORM_OUT] + chunk * program[line, NORM_OUT_STRIDE]
+    normed = table[SCRATCH] + thread * table[SCRATCH_STRIDE] if value(is_quantised) else out
+    eps = get_f32(weights, program[line, NORM_EPS])
+    norm_row(work, at, width, weights, program[line, NORM_WEIGHT], program[line, NORM_BIAS], eps, normed, kind)
+    if value(is_quantised):
+        quantise(work, normed, padded_width(width), out, line)
+
+
+@inline
+def activation(chunk, thread, line, program, table, work, kind, is_quantised):
+    """One row: gate -> act(gate), times up where there is one; as f32 or quantised."""
+    at = chunk * program[line, ACT_STRIDE]
+    gate, up = program[line, ACT_GATE] + at, program[line, ACT_UP]
+    out = program[line, ACT_OUT] + chunk * program[line, ACT_OUT_STRIDE]
+    width = program[line, ACT_WIDTH]
+    to = table[SCRATCH] + thread * table[SCRATCH_STRIDE] if value(is_quantised) else out
+    for i in range(0, padded_width(width), LANES):
+        x = activate(keep_lanes(load_f32(work, gate + i * 4, LANES), i, 0, width, ZERO), kind)
+        if up >= 0:
+            x = mul(x, keep_lanes(load_f32(work, up + at + i * 4, LANES), i, 0, width, ZERO))
+        store(work, to + i * 4, x)
+    if value(is_quantised):
+        quantise(work, to, padded_width(width), out, line)
+
+
+def norm_kernel(kind: int, is_quantised: bool) -> Any:
+    """The kernel of RMSNorm or LayerNorm; a chunk is a row."""
+
+    @kernel(SIGNATURE)
+    def run_norm(chunk, thread, line, program, table, weights, cache, work):
+        norm(chunk, thread, line, program, table, weights, work, static(kind), static(is_quantised))
+
+    return run_norm
+
+
+def activation_kernel(kind: int, is_quantised: bool) -> Any:
+    """The kernel of an activation, gated or not; a chunk is a row."""
+
+    @kernel(SIGNATURE)
+    def run_activation(chunk, thread, line, program, table, weights, cache, work):
+        activation(chunk, thread, line, program, table, work, static(kind), static(is_quantised))
+
+    return run_activation

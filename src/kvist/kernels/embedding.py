@@ -1,0 +1,78 @@
+"""One row of the embedding matrix, read from the panels that the output matrix shares, as f32.
+
+A chunk is a row of the pass. Where positions are learned, their row is added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvist.kernels.jit import SIGNATURE, inline, kernel
+from kvist.kernels.layout import FIRST_FIELD, GROUP, PANEL_ROWS, POSITIONS, TOKENS
+from kvist.kernels.matmul import BF16, F16, F32, Q4_1, Q8_0, panel_bytes
+from kvist.kernels.simd import get_f32, get_i8, get_u16, first_lane, half_to_f32, bf16_to_f32, load_u16, put_f32, static, value
+
+(EM_W, EM_WIDTH, EM_PADDED, EM_OUT, EM_OUT_STRIDE, EM_POSITIONS) = range(FIRST_FIELD, FIRST_FIELD + 6)
+EM_FIELDS = ("w", "width", "padded", "out", "out_stride", "positions")
+
+
+@inline
+def half_at(weights, at):
+    """The f16 at ``at`` as f32."""
+    return first_lane(half_to_f32(load_u16(weights, at, 1)))
+
+
+@inline
+def quantised_element(weights, panel, lane, k, form):
+    group, i = k // GROUP, k % GROUP
+    if value(form) == Q8_0:
+        at = panel + group * 544
+        q = np.float32(np.int32(np.uint8(get_i8(weights, at + i // 4 * 64 + lane * 4 + i % 4))) - 128)
+        return q * half_at(weights, at + 512 + lane * 2)
+    at = panel + group * (320 if value(form) == Q4_1 else 288)
+    pair = np.int32(np.uint8(get_i8(weights, at + i // 8 * 64 + lane * 4 + i % 4)))
+    nibble = pair >> 4 if i % 8 >= 4 else pair & 15
+    scale = half_at(weights, at + 256 + lane * 2)
+    if value(form) == Q4_1:
+        return np.float32(nibble) * scale + half_at(weights, at + 288 + lane * 2)
+    return np.float32(nibble - 8) * scale
+
+
+@inline
+def element(weights, panel, lane, k, form):
+    """Input ``k`` of row ``lane`` of a panel."""
+    if value(form) == F32:
+        return get_f32(weights, panel + (k * PANEL_ROWS + lane) * 4)
+    if value(form) == F16:
+        return half_at(weights, panel + (k * PANEL_ROWS + lane) * 2)
+    if value(form) == BF16:
+        return first_lane(bf16_to_f32(load_u16(weights, panel + (k // 2 * PANEL_ROWS + lane) * 4 + k % 2 * 2, 1)))
+    return quantised_element(weights, panel, lane, k, form)
+
+
+@inline
+def embed(row, line, program, table, weights, work, form):
+    token = table[table[TOKENS] + row]
+    width = program[line, EM_WIDTH]
+    panel = program[line, EM_W] + token // PANEL_ROWS * panel_bytes(program[line, EM_PADDED], form)
+    out = program[line, EM_OUT] + row * program[line, EM_OUT_STRIDE]
+    learned = program[line, EM_POSITIONS]
+    if learned >= 0:
+        learned += table[table[POSITIONS] + row] * width * 4
+    for k in range(width):
+        x = element(weights, panel, token % PANEL_ROWS, k, form)
+        if learned >= 0:
+            x += get_f32(weights, learned + k * 4)
+        put_f32(work, out + k * 4, x)
+
+
+def embedding_kernel(form: int) -> Any:
+    """The kernel that looks rows up in an embedding of one form."""
+
+    @kernel(SIGNATURE)
+    def run_embedding(chunk, thread, line, program, table, weights, cache, work):
+        embed(chunk, line, program, table, weights, work, static(form))
+
+    return run_embedding

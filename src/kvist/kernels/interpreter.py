@@ -1,0 +1,53 @@
+"""Runs a program with a team: each thread claims a chunk, does it, counts it done, and goes on when the count is full.
+
+A thread moves to the next instruction when all chunks are *done*, not when every thread has arrived, so that one that the
+system has put to sleep between chunks delays nobody. A claim is an atomic add; a wait spins for some microseconds, then
+offers its core. The control block is fresh for each pass: a thread that wakes late finds nothing left and touches nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvist.kernels.jit import kernel, inline
+from kvist.kernels.layout import ABORT, CHUNKS, CONTROL_HEAD, COUNTERS, HAS_BARRIER, KERNEL
+from kvist.kernels.simd import atomic_load, fetch_add, pause, yield_core
+
+SPINS = 2000
+"""Pauses before a waiting thread offers its core: some tens of microseconds."""
+
+
+@inline
+def wait(control, done, chunks):
+    """Wait until ``chunks`` are counted done; returns False when the pass was aborted."""
+    spins = 0
+    while atomic_load(control, done) < chunks:
+        if atomic_load(control, ABORT):
+            return False
+        pause()
+        spins += 1
+        if spins >= SPINS:
+            yield_core()
+    return True
+
+
+@kernel()
+def run(kernels, thread, program, control, table, weights, cache, work):
+    """Run a program from its first line to its last; returns False when it was aborted."""
+    first_open = 0
+    for line in range(program.shape[0]):
+        chunks, counter = program[line, CHUNKS], CONTROL_HEAD + line * COUNTERS
+        while atomic_load(control, counter) < chunks:
+            if atomic_load(control, ABORT):
+                return False
+            chunk = fetch_add(control, counter, np.int64(1))
+            if chunk >= chunks:
+                break
+            kernels[program[line, KERNEL]](chunk, thread, line, program, table, weights, cache, work)
+            fetch_add(control, counter + 8, np.int64(1))
+        if program[line, HAS_BARRIER]:
+            for open_line in range(first_open, line + 1):
+                if not wait(control, CONTROL_HEAD + open_line * COUNTERS + 8, program[open_line, CHUNKS]):
+                    return False
+            first_open = line + 1
+    return True

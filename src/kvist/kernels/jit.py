@@ -1,0 +1,115 @@
+"""The one decorator of all kernels, and where their compiled code is kept between runs.
+
+Compiled code lives in the user's cache directory under a key made of kvist's kernel sources, Numba's version and the
+processor, because Numba itself notices neither a change in an imported file nor a change of ``NUMBA_CPU_NAME`` in time.
+Where no directory can be written, kernels are compiled anew in each process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import config
+
+from kvist.kernels import target
+
+_ARENA = numba.types.Array(numba.types.uint8, 1, "C")
+SIGNATURE = numba.types.void(
+    *(numba.types.int64,) * 3,
+    numba.types.Array(numba.types.int64, 2, "C"),
+    numba.types.Array(numba.types.int64, 1, "C"),
+    *(_ARENA,) * 3,
+)
+"""(chunk, thread, line, program, table, weights, cache, work): every kernel that a program may name."""
+
+IS_JIT_OFF = bool(config.DISABLE_JIT)
+
+
+def cache_root() -> Path:
+    """Where all versions' compiled kernels live: ``$KVIST_CACHE_DIR``, else the user's cache directory."""
+    if os.environ.get("KVIST_CACHE_DIR"):
+        return Path(os.environ["KVIST_CACHE_DIR"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "kvist"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "kvist"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvist"
+
+
+@functools.cache
+def cache_key() -> str:
+    """A digest of everything that changes compiled code."""
+    digest = hashlib.blake2b(digest_size=10)
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.name.encode() + source.read_bytes())
+    compiled_for = (numba.__version__, sys.version, config.CPU_NAME, config.CPU_FEATURES, sorted(target.features()))
+    digest.update(repr(compiled_for).encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def cache_directory() -> Path | None:
+    """The directory of this version's compiled kernels, made if need be; None where none can be written."""
+    fallback = Path(tempfile.gettempdir()) / f"kvist-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    for root in (cache_root(), fallback):
+        directory = root / "kernels" / cache_key()
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if hasattr(os, "getuid") and directory.stat().st_uid != os.getuid():
+                continue
+            with tempfile.TemporaryFile(dir=directory):
+                return directory
+        except OSError:
+            continue
+    return None
+
+
+def _cached(dispatcher: Any) -> Any:
+    directory = cache_directory()
+    if directory is not None:
+        before, config.CACHE_DIR = config.CACHE_DIR, str(directory)
+        try:
+            dispatcher.enable_caching()
+        finally:
+            config.CACHE_DIR = before
+    return dispatcher
+
+
+def kernel(signature: Any = None) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function: no GIL, no exceptions, no fast-math, kept on disk.
+
+    With a ``signature`` it is compiled at once and can stand in a tuple of kernels; without one, when it is called.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if IS_JIT_OFF:
+            return function
+        dispatcher = _cached(numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function))
+        if signature is not None:
+            dispatcher.compile(signature)
+            dispatcher.disable_compile()
+        return dispatcher
+
+    return decorate
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """A piece of a kernel: always compiled into its caller."""
+    if IS_JIT_OFF:
+        return function
+    return numba.njit(nogil=True, error_model="numpy", boundscheck=False, forceinline=True)(function)
+
+
+def called(function: Callable[..., Any]) -> Any:
+    """A piece of a kernel that is compiled once and called: for what is long and used in several places."""
+    if IS_JIT_OFF:
+        return function
+    return numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)

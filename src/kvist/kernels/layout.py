@@ -1,0 +1,75 @@
+"""What kernels and those who write their programs agree on: tables, instruction fields, the status word.
+
+A forward pass is a *program*: one row of int64 an instruction. A kernel gets (chunk, thread, line, program, table,
+weights, cache, work): the last three are flat uint8 arenas, and every field that names a place is a byte offset in one of
+them. ``table`` holds what changes from pass to pass: its head is the names below, each number either a count or the index
+where a list starts.
+"""
+
+from __future__ import annotations
+
+FIELDS = 24
+"""Columns of a program."""
+
+KERNEL, CHUNKS, HAS_BARRIER = 0, 1, 2
+"""Columns that the interpreter reads: which kernel, how many chunks, whether all must be done before the next line."""
+
+FIRST_FIELD = 3
+"""The first column that belongs to the kernel itself."""
+
+(
+    NUM_ROWS,
+    NUM_OUTPUTS,
+    TOKENS,
+    POSITIONS,
+    OUTPUTS,
+    TILES,
+    NUM_TILES,
+    SPANS,
+    SCRATCH,
+    SCRATCH_STRIDE,
+    GROUPS,
+) = range(11)
+"""The head of the table.
+
+``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``: lists by row.
+``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first position, sequence) for each attention tile. ``SPANS``: how many
+spans are attended apart and merged later (0: each tile walks its own). ``SCRATCH`` is an offset in ``work``, with
+``SCRATCH_STRIDE`` bytes for each thread. From ``GROUPS`` on, for each layer group: where the
+list of slots to write (by row) starts, and where the list of block-table starts (by sequence) is.
+"""
+
+MAX_GROUPS = 8
+TABLE_HEAD = GROUPS + 2 * MAX_GROUPS
+TILE_FIELDS = 4
+
+STATUS = 0
+"""Offset in ``work`` of the status: an int32 that a kernel sets to the line where it met NaN or infinity, plus 1."""
+WORK_HEAD = 64
+
+COUNTERS = 16
+"""int64 counters an instruction takes in the control block: claimed at 0, done at 8, each on a cache line of its own."""
+ABORT = 0
+"""Index of the abort flag in the control block."""
+CONTROL_HEAD = 16
+
+SPAN_TOKENS = 256
+"""Tokens of a span, the unit of the softmax, aligned to absolute positions."""
+SPAN_BLOCKS = 16
+BLOCK_TOKENS = 16
+LANES = 16
+
+PANEL_ROWS = 16
+"""Output rows of a weight panel."""
+GROUP = 32
+"""Inputs that share a weight scale, and an activation scale."""
+
+
+def quantised_row_bytes(width: int) -> int:
+    """Bytes of a row of activations as int8: the bytes, then per group an f32 scale, an int32 sum, and their product."""
+    return width + 12 * (width // GROUP)
+
+
+def padded(width: int, unit: int = GROUP) -> int:
+    """``width`` rounded up to a multiple of ``unit``."""
+    return -(-width // unit) * unit

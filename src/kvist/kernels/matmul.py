@@ -1,0 +1,189 @@
+"""Matrix times activations, for weights in panels of 16 output rows.
+
+One output element is one fixed sequence of operations over the inputs, whatever the number of rows, the tile or the
+thread: the tile's row count is a compile-time constant of the same code.
+
+Forms of a panel, inputs padded with zeros to a multiple of 32:
+
+    f32         [input][16]                           activations f32; even and odd inputs summed apart, then added
+    f16         [input][16]                           as f32
+    bf16        [input / 2][16][2]                    as f32
+    q8_0        [group]([8][16][4] u8 = q + 128, [16] f16 scale)              activations int8
+    q4_0        [group]([4][16][4] nibble pairs, [16] f16 scale)              activations int8
+    q4_1        [group]([4][16][4] nibble pairs, [16] f16 scale, [16] f16 minimum)
+
+A quantised group's dot product is exact in int32, its zero point included; then the scale's fma, then the minimum's.
+Byte i of a nibble pair's lane holds inputs 8j + i (low four bits) and 8j + 4 + i (high).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvist.kernels import target
+from kvist.kernels.jit import SIGNATURE, inline, kernel
+from kvist.kernels.layout import FIRST_FIELD, GROUP, LANES, NUM_OUTPUTS, NUM_ROWS
+from kvist.kernels.simd import (
+    add,
+    bf16_even,
+    bf16_odd,
+    dot4,
+    dot4_nibbles,
+    fma,
+    half_to_f32,
+    high_nibbles,
+    load_f32,
+    load_i32,
+    load_rows_f32,
+    load_u16,
+    low_nibbles,
+    mul,
+    mul_i32,
+    prefetch,
+    splat_i32,
+    splat_rows_f32,
+    splat_rows_i32,
+    static,
+    store_rows,
+    to_f32,
+    value,
+    zero_f32,
+)
+
+F32, F16, BF16, Q8_0, Q4_0, Q4_1 = range(6)
+FORMS = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "q4_1": Q4_1}
+GROUP_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "q8_0": 544, "q4_0": 288, "q4_1": 320}
+"""Bytes that one group of 32 inputs takes in a panel of 16 output rows."""
+QUANTISED = ("q8_0", "q4_0", "q4_1")
+
+(MM_W, MM_PANELS, MM_WIDTH, MM_X, MM_X_STRIDE, MM_OUT, MM_OUT_STRIDE, MM_BIAS, MM_ADDS, MM_IS_LAST, MM_CHUNK_PANELS, MM_CHUNK_ROWS) = range(
+    FIRST_FIELD, FIRST_FIELD + 12
+)
+MM_FIELDS = ("w", "panels", "width", "x", "x_stride", "out", "out_stride", "bias", "adds", "is_last", "chunk_panels", "chunk_rows")
+AHEAD = 2048
+"""How many bytes ahead of the weights in use the next ones are asked for."""
+
+
+@inline
+def dots_f32(weights, panel, work, x, stride, width, rows, form):
+    """[rows, 16] dot products; even and odd inputs apart, added at the end."""
+    even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    for k in range(0, width, 2):
+        if value(form) == BF16:
+            pair = load_i32(weights, panel + k * 32, LANES)
+            w_even, w_odd = bf16_even(pair), bf16_odd(pair)
+        elif value(form) == F16:
+            w_even = half_to_f32(load_u16(weights, panel + k * 32, LANES))
+            w_odd = half_to_f32(load_u16(weights, panel + k * 32 + 32, LANES))
+        else:
+            w_even, w_odd = load_f32(weights, panel + k * 64, LANES), load_f32(weights, panel + k * 64 + 64, LANES)
+        even = fma(splat_rows_f32(work, x + k * 4, stride, rows, LANES), w_even, even)
+        odd = fma(splat_rows_f32(work, x + k * 4 + 4, stride, rows, LANES), w_odd, odd)
+    return add(even, odd)
+
+
+@inline
+def dots_q8(weights, panel, work, x, stride, width, rows):
+    acc = zero_f32(rows, LANES)
+    scales = x + width
+    count = width // GROUP
+    for g in range(count):
+        at = panel + g * 544
+        prefetch(weights, at + AHEAD)
+        total = mul_i32(splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(np.int32(-128), LANES))
+        for j in range(8):
+            w = load_i32(weights, at + j * 64, LANES)
+            total = dot4(total, w, splat_rows_i32(work, x + g * GROUP + j * 4, stride, rows, LANES))
+        scale = half_to_f32(load_u16(weights, at + 512, LANES))
+        acc = fma(to_f32(total), mul(splat_rows_f32(work, scales + g * 4, stride, rows, LANES), scale), acc)
+    return acc
+
+
+@inline
+def dots_q4(weights, panel, work, x, stride, width, rows, form):
+    acc = zero_f32(rows, LANES)
+    scales = x + width
+    count = width // GROUP
+    group_bytes = 320 if value(form) == Q4_1 else 288
+    zero_point = np.int32(0 if value(form) == Q4_1 else -8)
+    for g in range(count):
+        at = panel + g * group_bytes
+        total = mul_i32(splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(zero_point, LANES))
+        for j in range(4):
+            w = load_i32(weights, at + j * 64, LANES)
+            xs = x + g * GROUP + j * 8
+            total = dot4_nibbles(total, low_nibbles(w), splat_rows_i32(work, xs, stride, rows, LANES))
+            total = dot4_nibbles(total, high_nibbles(w), splat_rows_i32(work, xs + 4, stride, rows, LANES))
+        scale = half_to_f32(load_u16(weights, at + 256, LANES))
+        acc = fma(to_f32(total), mul(splat_rows_f32(work, scales + g * 4, stride, rows, LANES), scale), acc)
+        if value(form) == Q4_1:
+            minimum = half_to_f32(load_u16(weights, at + 288, LANES))
+            acc = fma(minimum, splat_rows_f32(work, scales + (2 * count + g) * 4, stride, rows, LANES), acc)
+    return acc
+
+
+@inline
+def tile(weights, panel, work, x, x_stride, width, out, out_stride, bias, adds, rows, form):
+    """``rows`` activations times one panel, to [rows, 16] of the output."""
+    if value(form) == Q8_0:
+        acc = dots_q8(weights, panel, work, x, x_stride, width, rows)
+    elif value(form) >= Q4_0:
+        acc = dots_q4(weights, panel, work, x, x_stride, width, rows, form)
+    else:
+        acc = dots_f32(weights, panel, work, x, x_stride, width, rows, form)
+    if bias >= 0:
+        acc = add(acc, load_f32(weights, bias, LANES))
+    if adds:
+        acc = add(acc, load_rows_f32(work, out, out_stride, rows, LANES))
+    store_rows(work, out, out_stride, acc)
+
+
+@inline
+def panel_bytes(width, form):
+    groups = width // GROUP
+    if value(form) == F32:
+        return groups * 2048
+    if value(form) <= BF16:
+        return groups * 1024
+    if value(form) == Q8_0:
+        return groups * 544
+    return groups * (320 if value(form) == Q4_1 else 288)
+
+
+@inline
+def matmul(chunk, line, program, table, weights, work, form, tile_rows):
+    """A chunk is some panels times some rows."""
+    panels, chunk_panels = program[line, MM_PANELS], program[line, MM_CHUNK_PANELS]
+    across = (panels + chunk_panels - 1) // chunk_panels
+    first_panel, first_row = chunk % across * chunk_panels, chunk // across * program[line, MM_CHUNK_ROWS]
+    num_rows = table[NUM_OUTPUTS] if program[line, MM_IS_LAST] else table[NUM_ROWS]
+    end_row = min(num_rows, first_row + program[line, MM_CHUNK_ROWS])
+    width, bias, adds = program[line, MM_WIDTH], program[line, MM_BIAS], program[line, MM_ADDS]
+    x_stride, out_stride = program[line, MM_X_STRIDE], program[line, MM_OUT_STRIDE]
+    size = panel_bytes(width, form)
+    for p in range(first_panel, min(panels, first_panel + chunk_panels)):
+        panel = program[line, MM_W] + p * size
+        panel_bias = bias + p * 64 if bias >= 0 else bias
+        row = first_row
+        x, out = program[line, MM_X] + row * x_stride, program[line, MM_OUT] + row * out_stride + p * 64
+        while row + value(tile_rows) <= end_row:
+            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, tile_rows, form)
+            row, x, out = row + value(tile_rows), x + value(tile_rows) * x_stride, out + value(tile_rows) * out_stride
+        while row + 2 <= end_row:
+            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(2), form)
+            row, x, out = row + 2, x + 2 * x_stride, out + 2 * out_stride
+        if row < end_row:
+            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(1), form)
+
+
+def matmul_kernel(form: int) -> Any:
+    """The kernel that multiplies with weights of one form."""
+    rows = target.current().tile_rows
+
+    @kernel(SIGNATURE)
+    def run_matmul(chunk, thread, line, program, table, weights, cache, work):
+        matmul(chunk, line, program, table, weights, work, static(form), static(rows))
+
+    return run_matmul

@@ -1,0 +1,349 @@
+"""The NumPy twin of ``simd_llvm``: the same names, the same bits, one array ``[rows, lanes]`` for a tile.
+
+Used when JIT is off (``NUMBA_DISABLE_JIT=1``), so that kernels can be stepped through, covered and bounds-checked as
+plain Python: a load beyond the memory is an AssertionError here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvist.kernels.static import Static
+
+__all__ = [
+    "absolute",
+    "add",
+    "add_i32",
+    "atomic_load",
+    "bf16_even",
+    "bf16_odd",
+    "bf16_to_f32",
+    "div",
+    "dot4",
+    "dot4_nibbles",
+    "f32_to_bf16",
+    "fetch_add",
+    "first_lane",
+    "fma",
+    "get_f32",
+    "get_i32",
+    "get_i8",
+    "get_u16",
+    "half_to_f32",
+    "high_nibbles",
+    "keep_lanes",
+    "load_f32",
+    "load_i32",
+    "load_i8",
+    "load_rows_f32",
+    "load_u16",
+    "low_nibbles",
+    "max_lanes",
+    "maximum",
+    "minimum",
+    "mul",
+    "mul_i32",
+    "narrow_i8",
+    "pause",
+    "power_of_two",
+    "prefetch",
+    "put_f32",
+    "put_i32",
+    "put_i8",
+    "put_u16",
+    "rint",
+    "row",
+    "splat_f32",
+    "splat_i32",
+    "splat_rows_f32",
+    "splat_rows_i32",
+    "square_root",
+    "static",
+    "store",
+    "store_rows",
+    "sub",
+    "sum_lanes",
+    "sum_lanes_i32",
+    "to_f32",
+    "to_i32",
+    "value",
+    "yield_core",
+    "zero_f32",
+]
+
+Array = Any
+
+
+def static(number: int) -> Static:
+    return Static(number)
+
+
+def value(number: Static) -> int:
+    return number.number
+
+
+def _bytes(memory: Array, offset: int, count: int, dtype: Any) -> Array:
+    size = count * np.dtype(dtype).itemsize
+    assert 0 <= offset and offset + size <= memory.size, (offset, size, memory.size)
+    return memory[offset : offset + size].view(np.uint8).view(dtype)
+
+
+def _load(memory: Array, offset: int, lanes: Any, dtype: Any) -> Array:
+    return _bytes(memory, offset, int(lanes.__index__()), dtype).reshape(1, -1).copy()
+
+
+def load_f32(memory: Array, offset: int, lanes: Any) -> Array:
+    return _load(memory, offset, lanes, np.float32)
+
+
+def load_i32(memory: Array, offset: int, lanes: Any) -> Array:
+    return _load(memory, offset, lanes, np.int32)
+
+
+def load_u16(memory: Array, offset: int, lanes: Any) -> Array:
+    return _load(memory, offset, lanes, np.uint16)
+
+
+def load_i8(memory: Array, offset: int, lanes: Any) -> Array:
+    return _load(memory, offset, lanes, np.int8)
+
+
+def load_rows_f32(memory: Array, offset: int, stride: int, rows: Any, lanes: Any) -> Array:
+    return np.concatenate([load_f32(memory, offset + r * stride, lanes) for r in range(rows.__index__())])
+
+
+def _splat_rows(memory: Array, offset: int, stride: int, rows: Any, lanes: Any, dtype: Any) -> Array:
+    column = np.concatenate([_bytes(memory, offset + r * stride, 1, dtype) for r in range(rows.__index__())])
+    return np.repeat(column[:, None], lanes.__index__(), axis=1)
+
+
+def splat_rows_f32(memory: Array, offset: int, stride: int, rows: Any, lanes: Any) -> Array:
+    return _splat_rows(memory, offset, stride, rows, lanes, np.float32)
+
+
+def splat_rows_i32(memory: Array, offset: int, stride: int, rows: Any, lanes: Any) -> Array:
+    return _splat_rows(memory, offset, stride, rows, lanes, np.int32)
+
+
+def store(memory: Array, offset: int, vector: Array) -> None:
+    store_rows(memory, offset, 0, vector)
+
+
+def store_rows(memory: Array, offset: int, stride: int, tile: Array) -> None:
+    for r, line in enumerate(tile):
+        _bytes(memory, offset + r * stride, line.size, line.dtype)[:] = line
+
+
+def get_f32(memory: Array, offset: int) -> Any:
+    return _bytes(memory, offset, 1, np.float32)[0]
+
+
+def put_f32(memory: Array, offset: int, number: Any) -> None:
+    _bytes(memory, offset, 1, np.float32)[0] = number
+
+
+def get_i32(memory: Array, offset: int) -> Any:
+    return _bytes(memory, offset, 1, np.int32)[0]
+
+
+def put_i32(memory: Array, offset: int, number: Any) -> None:
+    _bytes(memory, offset, 1, np.int32)[0] = number
+
+
+def get_i8(memory: Array, offset: int) -> Any:
+    return _bytes(memory, offset, 1, np.int8)[0]
+
+
+def put_i8(memory: Array, offset: int, number: Any) -> None:
+    _bytes(memory, offset, 1, np.int8)[0] = number
+
+
+def get_u16(memory: Array, offset: int) -> Any:
+    return _bytes(memory, offset, 1, np.uint16)[0]
+
+
+def put_u16(memory: Array, offset: int, number: Any) -> None:
+    _bytes(memory, offset, 1, np.uint16)[0] = number
+
+
+def prefetch(memory: Array, offset: int) -> None:
+    """Nothing to do: a hint changes no result."""
+
+
+def zero_f32(rows: Any, lanes: Any) -> Array:
+    return np.zeros((rows.__index__(), lanes.__index__()), np.float32)
+
+
+def splat_f32(number: Any, lanes: Any) -> Array:
+    return np.full((1, lanes.__index__()), number, np.float32)
+
+
+def add(a: Array, b: Array) -> Array:
+    return a + b
+
+
+def sub(a: Array, b: Array) -> Array:
+    return a - b
+
+
+def mul(a: Array, b: Array) -> Array:
+    return a * b
+
+
+def div(a: Array, b: Array) -> Array:
+    return a / b
+
+
+def add_i32(a: Array, b: Array) -> Array:
+    return a + b
+
+
+def mul_i32(a: Array, b: Array) -> Array:
+    return a * b
+
+
+def splat_i32(number: int, lanes: Any) -> Array:
+    return np.full((1, lanes.__index__()), number, np.int32)
+
+
+def fma(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c with one rounding: exact product in f64, the sum rounded to odd, then to f32 (Boldo and Melquiond, 2008)."""
+    product = a.astype(np.float64) * b.astype(np.float64)
+    addend = c.astype(np.float64)
+    total = product + addend
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    bits = total.view(np.int64)
+    is_inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+    toward_zero = (error < 0) == (total > 0)
+    odd = np.where(is_inexact, np.where(toward_zero, bits - 1, bits + 1), bits)
+    return odd.view(np.float64).astype(np.float32)
+
+
+def maximum(a: Array, b: Array) -> Array:
+    return np.where(a > b, a, b)
+
+
+def minimum(a: Array, b: Array) -> Array:
+    return np.where(a < b, a, b)
+
+
+def absolute(a: Array) -> Array:
+    return np.abs(a)
+
+
+def square_root(a: Array) -> Array:
+    return np.sqrt(a)
+
+
+def rint(a: Array) -> Array:
+    return np.rint(a)
+
+
+def to_f32(a: Array) -> Array:
+    return a.astype(np.float32)
+
+
+def to_i32(a: Array) -> Array:
+    return a.astype(np.int32)
+
+
+def narrow_i8(a: Array) -> Array:
+    return a.astype(np.int8)
+
+
+def half_to_f32(a: Array) -> Array:
+    return a.view(np.float16).astype(np.float32)
+
+
+def bf16_to_f32(a: Array) -> Array:
+    return (a.astype(np.uint32) << 16).view(np.float32)
+
+
+def bf16_even(a: Array) -> Array:
+    return (a << 16).view(np.float32)
+
+
+def bf16_odd(a: Array) -> Array:
+    return (a & -65536).view(np.float32)
+
+
+def f32_to_bf16(a: Array) -> Array:
+    bits = a.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(a), (bits >> 16) | 64, rounded).astype(np.uint16)
+
+
+def power_of_two(a: Array) -> Array:
+    return ((a + 127) << 23).astype(np.int32).view(np.float32)
+
+
+def keep_lanes(tile: Array, first: int, low: int, high: int, other: Any) -> Array:
+    lanes = first + np.arange(tile.shape[1])
+    return np.where((low <= lanes) & (lanes < high), tile, np.float32(other))
+
+
+def _tree(vector: Array, combine: Any) -> Any:
+    line = vector[0]
+    while line.size > 1:
+        line = combine(line[: line.size // 2], line[line.size // 2 :])
+    return line[0]
+
+
+def sum_lanes(vector: Array) -> Any:
+    return _tree(vector, np.add)
+
+
+def sum_lanes_i32(vector: Array) -> Any:
+    return _tree(vector, np.add)
+
+
+def max_lanes(vector: Array) -> Any:
+    return _tree(vector, maximum)
+
+
+def first_lane(vector: Array) -> Any:
+    return vector[0, 0]
+
+
+def row(tile: Array, number: Any) -> Array:
+    index = number.__index__()
+    return tile[index : index + 1]
+
+
+def low_nibbles(a: Array) -> Array:
+    return a & 0x0F0F0F0F
+
+
+def high_nibbles(a: Array) -> Array:
+    return (a >> 4) & 0x0F0F0F0F
+
+
+def dot4(acc: Array, unsigned: Array, signed: Array) -> Array:
+    rows = max(acc.shape[0], unsigned.shape[0], signed.shape[0])
+    u = np.ascontiguousarray(unsigned).view(np.uint8).reshape(unsigned.shape[0], -1, 4).astype(np.int32)
+    s = np.ascontiguousarray(signed).view(np.int8).reshape(signed.shape[0], -1, 4).astype(np.int32)
+    return np.broadcast_to(acc, (rows, acc.shape[1])) + np.add.reduce(u * s, axis=2, dtype=np.int32)
+
+
+dot4_nibbles = dot4
+
+
+def fetch_add(counters: Array, index: int, number: int) -> int:
+    before = int(counters[index])
+    counters[index] += number
+    return before
+
+
+def atomic_load(counters: Array, index: int) -> int:
+    return int(counters[index])
+
+
+def pause() -> None:
+    """Nothing waits when JIT is off: one thread runs every chunk."""
+
+
+def yield_core() -> None:
+    """See ``pause``."""

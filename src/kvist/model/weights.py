@@ -1,0 +1,202 @@
+"""A checkpoint's tensors packed into one arena for the kernels: which matrix stands where, and in which form.
+
+First everything is planned and checked against the file, then the arena is allocated, then it is filled in parallel.
+Matrices of one role whose parts share a type are stacked into one (q, k and v; gate and up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvist.checkpoint.files import Checkpoint, find_tensor
+from kvist.errors import CheckpointError
+from kvist.kernels import packing
+from kvist.kernels.layout import PANEL_ROWS, padded
+from kvist.kernels.matmul import FORMS, GROUP_BYTES
+from kvist.kernels.static import Static
+from kvist.model import convert
+
+Rows = npt.NDArray[np.int64]
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of a matrix: ``rows`` lists its rows in the order they are wanted."""
+
+    name: str
+    form: str
+    rows: Rows
+    is_transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """[num_rows, width] in panels at ``offset``; ``bias`` is the offset of its f32 bias, -1 for none."""
+
+    form: str
+    offset: int
+    num_rows: int
+    width: int
+    bias: int
+
+    @property
+    def num_panels(self) -> int:
+        return -(-self.num_rows // PANEL_ROWS)
+
+    @property
+    def panel_bytes(self) -> int:
+        return padded(self.width) // 32 * GROUP_BYTES[self.form]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_panels * self.panel_bytes
+
+
+class Packer:
+    """Plans the arena place by place, then fills it. Places are multiples of 64 bytes."""
+
+    def __init__(self, checkpoint: Checkpoint, weights: str | None, prefix: str) -> None:
+        convert.check_weights(weights)
+        self._checkpoint = checkpoint
+        self._weights = convert.WEIGHTS[weights] if weights else None
+        self._prefix = prefix
+        self._size = 0
+        self._fills: list[Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]] = []
+        self.type_bytes: dict[str, int] = {}
+
+    def _full(self, name: str) -> str:
+        """The name with the file's prefix, unless it stands in the file without."""
+        return name if name in self._checkpoint.tensors else self._prefix + name
+
+    def has(self, name: str) -> bool:
+        return self._full(name) in self._checkpoint.tensors
+
+    def _place(self, num_bytes: int) -> int:
+        offset, self._size = self._size, padded(self._size + num_bytes, 64)
+        return offset
+
+    def constant(self, numbers: npt.NDArray[np.float32], room: int = 0) -> int:
+        """Place f32 numbers of kvist's own, followed by zeros up to ``room`` numbers; returns their offset."""
+        offset = self._place(4 * max(numbers.size, room))
+
+        def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
+            arena[offset : offset + numbers.nbytes] = np.ascontiguousarray(numbers, np.float32).view(np.uint8)
+            return iter(())
+
+        self._fills.append(fill)
+        return offset
+
+    def vector(self, name: str, width: int, rows: Rows | None = None, *, columns: int = 1) -> int:
+        """Place a norm's weight, a bias or a table of positions as f32; returns its offset."""
+        info = find_tensor(self._checkpoint, self._full(name))
+        shape = (width,) if columns == 1 else (width, columns)
+        if info.shape != shape or info.type not in convert.ELEMENTS:
+            raise CheckpointError(f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {shape} of floats is needed')
+        numbers = convert.to_f32(self._checkpoint.raw(info.name).reshape(1, -1), info.type, width * columns)[0]
+        numbers = numbers if rows is None else numbers[rows]
+        return self.constant(numbers, padded(numbers.size))
+
+    def part(self, name: str, num_rows: int, width: int, rows: Rows | None = None, *, is_transposed: bool = False) -> Part:
+        """Return a tensor as a part of a matrix; raises CheckpointError where its shape is another."""
+        info = find_tensor(self._checkpoint, self._full(name))
+        shape = (width, num_rows) if is_transposed else (num_rows, width)
+        if info.shape != shape:
+            raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
+        if is_transposed and info.type not in convert.ELEMENTS:
+            raise CheckpointError(f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed')
+        return Part(info.name, info.type, np.arange(num_rows) if rows is None else rows, is_transposed)
+
+    def matrices(self, parts: list[Part], width: int, biases: list[int | None], *, target: str | None = None) -> list[tuple[Matrix, int]]:
+        """Place parts that are used together; returns each matrix with the first output row it makes.
+
+        Parts of one type become one matrix, whose rows start at multiples of 16 as the parts' sizes allow.
+        """
+        wanted = [target or self._weights or part.form for part in parts]
+        is_one = len(set(wanted)) == 1 and all(part.rows.size % PANEL_ROWS == 0 for part in parts[:-1])
+        groups = [parts] if is_one else [[part] for part in parts]
+        bias_groups = [biases] if is_one else [[bias] for bias in biases]
+        placed, first_row = [], 0
+        for group, group_biases in zip(groups, bias_groups, strict=True):
+            form = target or self._weights or group[0].form
+            placed.append((self._matrix(group, width, form, group_biases), first_row))
+            first_row += sum(padded(part.rows.size, PANEL_ROWS) for part in group)
+        return placed
+
+    def _matrix(self, parts: list[Part], width: int, form: str, biases: list[int | None]) -> Matrix:
+        num_rows = sum(part.rows.size for part in parts)
+        size = padded(num_rows, PANEL_ROWS) // PANEL_ROWS * (padded(width) // 32) * GROUP_BYTES[form]
+        offset = self._place(size)
+        self.type_bytes[form] = self.type_bytes.get(form, 0) + size
+        panel_bytes, panel = padded(width) // 32 * GROUP_BYTES[form], 0
+        for part in parts:
+            self._fills.append(self._filler(part, width, form, offset + panel * panel_bytes))
+            panel += padded(part.rows.size, PANEL_ROWS) // PANEL_ROWS
+        bias = -1
+        if any(found is not None for found in biases):
+            bias = self._place(4 * padded(num_rows))
+            self._fills.append(_bias_filler([(found, part.rows.size) for found, part in zip(biases, parts, strict=True)], bias))
+        return Matrix(form, offset, num_rows, width, bias)
+
+    def _filler(self, part: Part, width: int, form: str, offset: int) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
+        def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
+            for first in range(0, part.rows.size, ROWS_AT_ONCE):
+                yield lambda first=first: self._pack(part, width, form, arena, offset, first)  # type: ignore[misc]
+
+        return fill
+
+    def _pack(self, part: Part, width: int, form: str, arena: npt.NDArray[np.uint8], offset: int, first: int) -> None:
+        """Pack rows ``first``.. of a part, at most ROWS_AT_ONCE of them."""
+        rows = part.rows[first : first + ROWS_AT_ONCE]
+        raw = self._checkpoint.raw(part.name)
+        if part.is_transposed or part.form != form:
+            numbers = _floats(raw, part, width, rows)
+            raw, rows = convert.from_f32(numbers, form).reshape(-1), np.arange(rows.size)
+            width = padded(width) if form in convert.BLOCKS else width
+        raw.flags.writeable = False
+        wanted = np.full(padded(rows.size, PANEL_ROWS), -1, np.int64)
+        wanted[: rows.size] = rows
+        bytes_a_row, num_panels = convert.row_bytes(form, width), wanted.size // PANEL_ROWS
+        panel_bytes = padded(width) // 32 * GROUP_BYTES[form]
+        at = offset + first // PANEL_ROWS * panel_bytes
+        packing.check_pack(raw, bytes_a_row, wanted, arena, at, num_panels * panel_bytes, form)
+        packing.pack(raw, bytes_a_row, wanted, width, arena, at, 0, num_panels, Static(FORMS[form]))
+
+    def fill(self, num_threads: int) -> npt.NDArray[np.uint8]:
+        """Allocate the arena and fill it."""
+        arena = np.zeros(self._size + 64, np.uint8)
+        jobs = [job for fill in self._fills for job in fill(arena)]
+        with ThreadPoolExecutor(num_threads) as pool:
+            for done in [pool.submit(job) for job in jobs]:
+                done.result()
+        return arena
+
+
+def _floats(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> npt.NDArray[np.float32]:
+    """The wanted rows as f32 [rows, width]."""
+    if part.is_transposed:
+        stored = raw.reshape(width, -1)
+        element = convert.ELEMENTS[part.form]
+        columns = stored.reshape(width, -1, element)[:, rows].reshape(width, -1)
+        return np.ascontiguousarray(convert.to_f32(np.ascontiguousarray(columns), part.form, rows.size).T)
+    stored = raw.reshape(-1, convert.row_bytes(part.form, width))
+    return convert.to_f32(np.ascontiguousarray(stored[rows]), part.form, width)
+
+
+def _bias_filler(biases: list[tuple[int | None, int]], offset: int) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
+    """Copy the parts' biases, already placed, behind one another."""
+
+    def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
+        at = offset
+        for source, count in biases:
+            if source is not None:
+                arena[at : at + 4 * count] = arena[source : source + 4 * count]
+            at += 4 * count
+        return iter(())
+
+    return fill
