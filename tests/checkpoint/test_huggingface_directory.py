@@ -117,7 +117,7 @@ def test_a_missing_tensor_and_an_unsupported_type_are_named_when_they_are_read(d
     checkpoint = HuggingFaceDirectory(directory)
     with pytest.raises(CheckpointError, match='has no tensor "lm_head"'):
         checkpoint.raw("lm_head")
-    with pytest.raises(UnsupportedError, match='tensor "mask" .* has weight type "u8"; supported: f32, f16, bf16'):
+    with pytest.raises(UnsupportedError, match=r'tensor "mask" .* has weight type "u8"; supported: f32, f16, bf16'):
         checkpoint.raw("mask")
     check_supported(checkpoint, ["embed", "half"])
     with pytest.raises(UnsupportedError, match='"u8"'):
@@ -206,8 +206,7 @@ class Trap:
 
 def test_a_directory_without_weights(directory) -> None:
     (directory / "model.safetensors").rename(directory / "adapter_model.safetensors")
-    expected = 'has no model.safetensors and no model.safetensors.index.json, only "adapter_model.safetensors"; fetch the weights'
-    assert expected in refusal(directory)
+    assert 'safetensors.index.json, only "adapter_model.safetensors"; fetch the weights too' in refusal(directory)
     (directory / "adapter_model.safetensors").unlink()
     assert "index.json; fetch the weights too" in refusal(directory)
     assert read_config(directory) == CONFIG
@@ -256,6 +255,11 @@ def test_a_config_that_is_missing_or_a_link_to_nothing(directory) -> None:
 def test_of_a_name_that_occurs_twice_the_last_value_counts(directory) -> None:
     (directory / "config.json").write_text('{"model_type": "gpt2", "model_type": "llama", "hidden_size": 4}')
     assert_whole(directory)
+
+
+def test_a_config_may_have_numbers_that_json_has_not(directory) -> None:
+    (directory / "config.json").write_text('{"model_type": "llama", "limit": [0.0, Infinity]}')
+    assert HuggingFaceDirectory(directory).config["limit"] == [0.0, float("inf")]
 
 
 def test_a_config_of_a_terabyte_takes_no_memory(tmp_path) -> None:

@@ -31,14 +31,19 @@ def read_json_object(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str
     return parse_json_object(data, quote_path(path))
 
 
-def parse_json_object(data: bytes, what: str, *, allow_repeated_names: bool = True) -> dict[str, object]:
+def parse_json_object(data: bytes, what: str, *, strict: bool = False) -> dict[str, object]:
     """Return the object in ``data`` (UTF-8); ``what`` names it in the CheckpointError that anything else raises.
 
-    Of a name that occurs twice the last value counts, as for Hugging Face's own programs, unless that isn't allowed.
+    As for Hugging Face's own programs, of a name that occurs twice the last value counts, and NaN and Infinity are
+    numbers; ``strict`` refuses both.
     """
     try:
-        hook = None if allow_repeated_names else _unique
-        value = json.loads(data.decode(), object_pairs_hook=hook, parse_int=_whole_number)
+        value = json.loads(
+            data.decode(),
+            object_pairs_hook=_unique if strict else None,
+            parse_constant=_no_number if strict else None,
+            parse_int=_whole_number,
+        )
     except RecursionError:
         raise CheckpointError(f"{what} is nested too deeply; fetch it again") from None
     except ValueError as error:
@@ -53,6 +58,10 @@ def _whole_number(text: str) -> int:
     if len(text) > MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)
+
+
+def _no_number(text: str) -> object:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

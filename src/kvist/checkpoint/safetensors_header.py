@@ -58,7 +58,7 @@ def read_header(buffer: mmap.mmap, path: Path) -> dict[str, tuple[TensorInfo, in
     data = buffer[8:data_start]
     if not data.startswith(b"{"):
         raise CheckpointError(f"{quote_path(path)} is not a safetensors file: its header doesn't start with {{")
-    header = parse_json_object(data, f"the header of {quote_path(path)}", allow_repeated_names=False)
+    header = parse_json_object(data, f"the header of {quote_path(path)}", strict=True)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise _damaged(path, "its __metadata__ isn't an object of texts")
