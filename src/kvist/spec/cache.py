@@ -11,6 +11,7 @@ Knows nothing of arrays; ``cache.store`` allocates exactly what is computed here
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvist.errors import SpecError
@@ -35,9 +36,24 @@ def head_bytes(codec: str, dim: int) -> int:
     return (dim * _BITS[codec] + 7) // 8 + _SCALE_BYTES[codec] if dim else 0
 
 
-def _key_bytes(codec: str, layer: LayerSpec) -> int:
-    """Bytes of one token's keys in one layer, the index key that all heads share included."""
-    return layer.num_kv_heads * head_bytes(codec, layer.k_dim) + head_bytes(codec, layer.index_dim)
+HeadPrice = Callable[[str, int], int]
+"""Bytes of one head's key or value, from codec and width."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a codec costs in some engine: ``head`` for a key or value, ``index`` for a sparse-attention key."""
+
+    head: HeadPrice = head_bytes
+    index: HeadPrice = head_bytes
+
+    def key_bytes(self, codec: str, layer: LayerSpec) -> int:
+        """Bytes of one token's keys in one layer, the index key that all heads share included."""
+        return layer.num_kv_heads * self.head(codec, layer.k_dim) + self.index(codec, layer.index_dim)
+
+
+KVIST = Price()
+"""What kvist's own blocks cost."""
 
 
 def check_codec(codec: str, option: str, known: tuple[str, ...] = CODECS) -> None:
@@ -72,22 +88,22 @@ class CacheSpec:
         check_codec(self.k_codec, "K")
         check_codec(self.v_codec, "V")
 
-    def layer_token_bytes(self, layer: LayerSpec) -> int:
+    def layer_token_bytes(self, layer: LayerSpec, price: Price = KVIST) -> int:
         """Bytes of one token in one attention layer."""
-        return _key_bytes(self.k_codec, layer) + layer.num_kv_heads * head_bytes(self.v_codec, layer.v_dim)
+        return price.key_bytes(self.k_codec, layer) + layer.num_kv_heads * price.head(self.v_codec, layer.v_dim)
 
     def layer_tail_bytes(self, layer: LayerSpec) -> int:
         """Bytes of the block, in a wider codec, that a sequence fills before it is sealed; 0 where none is."""
         k_tail, v_tail = _TAIL_CODEC.get(self.k_codec), _TAIL_CODEC.get(self.v_codec)
-        keys = _key_bytes(k_tail, layer) if k_tail else 0
+        keys = KVIST.key_bytes(k_tail, layer) if k_tail else 0
         values = layer.num_kv_heads * head_bytes(v_tail, layer.v_dim) if v_tail else 0
         return BLOCK_TOKENS * (keys + values)
 
-    def cross_token_bytes(self, layer: LayerSpec) -> int:
+    def cross_token_bytes(self, layer: LayerSpec, price: Price = KVIST) -> int:
         """Bytes of one encoder token in one layer."""
         if layer.cross is None:
             return 0
-        pair = head_bytes(self.k_codec, layer.cross.k_dim) + head_bytes(self.v_codec, layer.cross.v_dim)
+        pair = price.head(self.k_codec, layer.cross.k_dim) + price.head(self.v_codec, layer.cross.v_dim)
         return layer.cross.num_kv_heads * pair
 
 
@@ -98,6 +114,7 @@ class LayerGroup:
     layer: LayerSpec
     layers: tuple[int, ...]
     spec: CacheSpec
+    price: Price = KVIST
 
     @property
     def window(self) -> int | None:
@@ -106,7 +123,12 @@ class LayerGroup:
     @property
     def token_bytes(self) -> int:
         """Bytes of one token in all layers of the group."""
-        return len(self.layers) * self.spec.layer_token_bytes(self.layer)
+        return len(self.layers) * self.layer_token_bytes
+
+    @property
+    def layer_token_bytes(self) -> int:
+        """Bytes of one token in one layer of the group."""
+        return self.spec.layer_token_bytes(self.layer, self.price)
 
     @property
     def block_bytes(self) -> int:
@@ -153,13 +175,13 @@ def num_blocks(num_tokens: int) -> int:
     return -(-num_tokens // BLOCK_TOKENS)
 
 
-def layer_groups(model: ModelSpec, spec: CacheSpec) -> tuple[LayerGroup, ...]:
+def layer_groups(model: ModelSpec, spec: CacheSpec, price: Price = KVIST) -> tuple[LayerGroup, ...]:
     """Return the layers that store tokens by kind, in order of first appearance."""
     groups: dict[LayerSpec, list[int]] = {}
     for number, layer in enumerate(model.layers):
         if layer.has_tokens:
             groups.setdefault(layer, []).append(number)
-    return tuple(LayerGroup(layer, tuple(numbers), spec) for layer, numbers in groups.items())
+    return tuple(LayerGroup(layer, tuple(numbers), spec, price) for layer, numbers in groups.items())
 
 
 def bytes_per_token(model: ModelSpec, spec: CacheSpec) -> int:

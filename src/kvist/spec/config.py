@@ -190,11 +190,11 @@ def _reuses_index(fields: Fields, number: int) -> bool:
 
 
 def _mlp_width(fields: Fields) -> int:
-    """Return the MLP's inner width, 0 where the config doesn't say."""
+    """Return the MLP's inner width, 0 where unsaid; by that GPT-2 and its kin mean four times the width."""
     value = fields.value(*MLP_WIDTH)
     if isinstance(value, (list, tuple)):
         return max(fields.counts("intermediate_size") or (0,))
-    return fields.maybe_count(*MLP_WIDTH) or 0
+    return fields.maybe_count(*MLP_WIDTH) or 4 * (fields.maybe_count("n_embd") or 0)
 
 
 def _is_tied(fields: Fields, outer: Fields) -> bool:

@@ -6,9 +6,9 @@ block table: recurrent state, and the keys and values over an encoder's output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kvist.spec.cache import CacheSpec, LayerGroup, allocated_bytes, layer_groups, pool_bytes
+from kvist.spec.cache import KVIST, CacheSpec, LayerGroup, Price, allocated_bytes, layer_groups, pool_bytes
 from kvist.spec.model import ModelSpec
 
 STEP_TOKENS = 256
@@ -17,16 +17,20 @@ STEP_TOKENS = 256
 
 @dataclass(frozen=True)
 class Footprint:
-    """The cache of one sequence of a model. ``encoder_tokens`` None takes the model's own."""
+    """The cache of one sequence of a model, at the prices of some engine.
+
+    ``encoder_tokens`` None takes the model's own.
+    """
 
     model: ModelSpec
     spec: CacheSpec
     state_codec: str = "f32"
     encoder_tokens: int | None = None
+    price: Price = KVIST
 
     @property
     def groups(self) -> tuple[LayerGroup, ...]:
-        return layer_groups(self.model, self.spec)
+        return layer_groups(self.model, self.spec, self.price)
 
     @property
     def full_bytes_per_token(self) -> int:
@@ -50,8 +54,16 @@ class Footprint:
     @property
     def cross_bytes(self) -> int:
         """Bytes of the keys and values over the encoder's output."""
-        tokens = self.model.encoder_tokens if self.encoder_tokens is None else self.encoder_tokens
-        return tokens * sum(self.spec.cross_token_bytes(layer) for layer in self.model.layers)
+        return self.num_encoder_tokens * self.cross_token_bytes
+
+    @property
+    def cross_token_bytes(self) -> int:
+        """Bytes of one encoder token in all layers."""
+        return sum(self.spec.cross_token_bytes(layer, self.price) for layer in self.model.layers)
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        return self.model.encoder_tokens if self.encoder_tokens is None else self.encoder_tokens
 
     @property
     def constant_bytes(self) -> int:
@@ -76,4 +88,4 @@ class Footprint:
 
     def on_rank(self, num_ranks: int) -> Footprint:
         """Return what one of ``num_ranks`` tensor-parallel ranks keeps of each sequence."""
-        return Footprint(self.model.on_rank(num_ranks), self.spec, self.state_codec, self.encoder_tokens)
+        return replace(self, model=self.model.on_rank(num_ranks))
