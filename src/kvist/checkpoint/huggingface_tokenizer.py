@@ -10,6 +10,7 @@ special tokens that mean it by their name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
 from kvist.checkpoint.mapped import reason, regular_file_bytes
 from kvist.checkpoint.token_spelling import spelling_of_decoder
-from kvist.checkpoint.tokenizer_parts import TokenizerParts, end_of_turn_ids
+from kvist.checkpoint.tokenizer_parts import TokenizerParts, end_of_turn_ids, is_library_failure
 from kvist.errors import CheckpointError, UnsupportedError
 
 MAX_TOKENIZER_BYTES = 256 << 20
 MAX_TEMPLATE_BYTES = 1 << 20
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_AFFIX = re.compile(rb'"(continuing_subword_prefix|end_of_word_suffix)"\s*:\s*"(?!")')
+"""Vocabularies of encoders mark parts of words so; on one that doesn't keep to it the library ends the process."""
 _SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 
@@ -66,8 +69,18 @@ def _load_backend(path: Path) -> Backend:
     if num_bytes > MAX_TOKENIZER_BYTES:
         raise CheckpointError(f"{quote_path(path)} has {num_bytes} bytes; at most {MAX_TOKENIZER_BYTES} are allowed")
     try:
-        backend = Backend.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 (the library raises no narrower class)
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"can't read {quote_path(path)}: {reason(error)}") from None
+    affix = _AFFIX.search(data)
+    if affix is not None:
+        raise UnsupportedError(f"{quote_path(path)} has a {affix.group(1).decode()}, which isn't supported")
+    try:
+        backend = Backend.from_buffer(data)
+        backend.encode("")  # a post-processor that contradicts itself shows when it is used
+    except BaseException as error:
+        if not is_library_failure(error):
+            raise
         raise CheckpointError(f"{quote_path(path)} is no tokenizer that can be read: {quote(error)}") from None
     backend.no_padding()
     backend.no_truncation()

@@ -15,8 +15,8 @@ from kvist.checkpoint.files import Checkpoint, quote
 from kvist.checkpoint.gguf_tokenizer import read_gguf_tokenizer
 from kvist.checkpoint.huggingface_tokenizer import read_huggingface_tokenizer
 from kvist.checkpoint.text_stream import TextStream
-from kvist.checkpoint.tokenizer_parts import TokenizerParts
-from kvist.errors import RequestError
+from kvist.checkpoint.tokenizer_parts import TokenizerParts, is_library_failure
+from kvist.errors import CheckpointError, RequestError
 
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -58,6 +58,12 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
+        return self.template_for(has_tools=False)
+
+    def template_for(self, *, has_tools: bool) -> str | None:
+        """The template for a request: the one named `tool_use`, where there is one, if the request offers tools."""
+        if has_tools and "tool_use" in self.chat_templates:
+            return self.chat_templates["tool_use"]
         if len(self.chat_templates) == 1:
             return next(iter(self.chat_templates.values()))
         return self.chat_templates.get("default")
@@ -68,11 +74,16 @@ class Tokenizer:
         `add_special_tokens` puts BOS and EOS around it where the model wants them: not for the output of a
         chat template, which writes its own. `parse_special=False` takes the names of special tokens as plain
         text: for text from someone who isn't to steer the model. Raises RequestError for text that has no
-        UTF-8 form.
+        UTF-8 form, CheckpointError where a tokenizer.json contradicts itself.
         """
         check_encodable(text)
         backend = self._backend if parse_special else self._plain_backend
-        return backend.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            return backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except BaseException as error:
+            if not is_library_failure(error):
+                raise
+            raise CheckpointError(f"the model's tokenizer fails on the text: {quote(error)}; fetch it again") from None
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False, continues_text: bool = False) -> str:
         """The text of a sequence of ids.

@@ -50,3 +50,11 @@ def end_of_turn_ids(control_tokens: Iterable[tuple[int, str]]) -> frozenset[int]
     if "<|return|>" in ids:
         ids.pop("<|end|>", None)
     return frozenset(ids.values())
+
+
+def is_library_failure(error: BaseException) -> bool:
+    """Whether the tokenizers library gave up: with a plain Exception on what it foresees, else with a Rust panic.
+
+    Python sees a panic as `pyo3_runtime.PanicException`, which can't be imported and is no Exception.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
