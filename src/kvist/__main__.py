@@ -1,0 +1,5 @@
+"""``python -m kvist`` is ``kvist``."""
+
+from kvist.cli.main import run
+
+run()

@@ -1,0 +1,142 @@
+"""``kvist generate``: one prompt, one answer, streamed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvist.cli import options, report
+from kvist.cli.flatten import flattened
+from kvist.cli.interrupt import Interrupt
+from kvist.cli.output import EXIT_INTERRUPTED, Output, command
+from kvist.cli.prompt import read_prompt
+from kvist.cli.startup import Startup
+from kvist.engine.request import SamplingParams
+
+if TYPE_CHECKING:
+    from kvist.engine.files import ModelFiles
+    from kvist.engine.result import Result
+    from kvist.llm import LLM
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """Where the prompt comes from, and whether the chat template goes around it."""
+
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None
+    prompt_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Read the prompt from a file; - is stdin.")
+    ] = None
+    system: options.System = None
+    is_raw: Annotated[bool, typer.Option("--raw", help="Leave out the chat template.")] = False
+    is_chat: Annotated[
+        bool, typer.Option("--chat", help="Use the chat template: the default where the model has one.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.is_raw and (self.is_chat or self.system is not None):
+            raise typer.BadParameter("--raw leaves out the chat template, which --chat and --system need")
+
+    def token_ids(self, files: ModelFiles, text: str) -> list[int]:
+        """Return what the model is given for ``text``. Raises RequestError where a template is wanted and missing."""
+        has_template = self.is_chat or self.system is not None or (files.has_template and not self.is_raw)
+        if not has_template:
+            return files.encode(text)
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return files.encode_chat([*system, {"role": "user", "content": text}])
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """What is computed and shown besides the text."""
+
+    logprobs: Annotated[
+        int | None, typer.Option(metavar="N", help="Show log-probabilities: the chosen token's and the N likeliest.")
+    ] = None
+    logits_digest: Annotated[
+        bool, typer.Option("--logits-digest", help="Give the SHA-256 of all logits that were sampled from.")
+    ] = False
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Recompute everything for every token: the proof and the yardstick.")
+    ] = False
+
+
+@command
+@flattened
+def generate(
+    prompting: PromptOptions,
+    sampling: options.SamplingOptions,
+    showing: ShowOptions,
+    loading: options.LoadOptions,
+    model: options.Model = options.DEFAULT_MODEL,
+    max_tokens: Annotated[
+        int, typer.Option("-n", "--max-tokens", help="The most tokens to generate.")
+    ] = SamplingParams().max_tokens,
+    is_json: options.Json = False,
+) -> None:
+    """Answer one prompt, from -p, a file or stdin. The text streams to stdout, one line about it goes to stderr."""
+    startup = Startup()
+    text = read_prompt(prompting.prompt, prompting.prompt_file)
+    from kvist.engine.files import open_model
+    from kvist.llm import check_fits
+
+    startup.mark("import")
+    out = Output(is_json)
+    with open_model(model) as files:
+        params = sampling.params(files.params, max_tokens=max_tokens, logprobs=showing.logprobs)
+        token_ids = prompting.token_ids(files, text)
+        capacity = loading.capacity(files)
+        check_fits(files, capacity, token_ids, loading.context)
+        _warn(out, params)
+        with loading.load(files) as llm:
+            startup.mark("load")
+            result = _stream(llm, token_ids, params, showing, out, startup)
+            out.finish(_document(llm, result, startup))
+    if result.finish_reason == "cancelled":
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _warn(out: Output, params: SamplingParams) -> None:
+    idle = options.idle_options(params)
+    if idle:
+        out.notice(f"{', '.join(idle)} changes nothing at temperature 0; add --temperature 1")
+
+
+def _stream(
+    llm: LLM, token_ids: list[int], params: SamplingParams, showing: ShowOptions, out: Output, startup: Startup
+) -> Result:
+    """Show the answer as it comes, then the line about it."""
+    with Interrupt() as interrupt:
+        generation = llm.stream(
+            token_ids,
+            params,
+            cache=not showing.no_cache,
+            digest=showing.logits_digest,
+            is_cancelled=interrupt.is_set,
+        )
+        for event in generation:
+            if event.index == 0:
+                startup.mark("prefill")
+            out.write(event.text)
+    result = generation.result
+    out.line()
+    for line in report.logprob_lines(result, llm.files.tokenizer):
+        out.notice(line)
+    ending = report.ending(result, llm.context_length)
+    out.notice(report.summary(result) + (f" | {ending}" if ending else ""))
+    if result.logits_sha256 is not None:
+        out.notice(f"logits sha256 {result.logits_sha256}")
+    return result
+
+
+def _document(llm: LLM, result: Result, startup: Startup) -> dict[str, Any]:
+    about = {
+        "model": llm.files.name,
+        "context_length": llm.context_length,
+        "threads": llm.num_threads,
+        "startup_s": startup.parts_s,
+    }
+    return report.document(result, llm.files.tokenizer) | about

@@ -1,0 +1,130 @@
+"""Options that several commands share, as dataclasses, and what is made of them.
+
+Defaults are those of the classes behind: an option left out is None, and None changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvist.engine.request import SamplingParams
+from kvist.spec.cache import CODECS, CacheSpec
+
+if TYPE_CHECKING:
+    from kvist.engine.capacity import Capacity
+    from kvist.engine.files import ModelFiles
+    from kvist.llm import LLM
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_KV = CacheSpec().codec
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A name (see kvist models), a path, or hf:ORG/NAME[:FILE].")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document as the last line of stdout.")]
+Kv = Annotated[str, typer.Option("--kv", metavar="CODEC", help=f"How keys and values are kept: {', '.join(CODECS)}.")]
+System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The chat template's system message.")]
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen; what is left out is the model's own, else ``SamplingParams``' default."""
+
+    temperature: Annotated[
+        float | None, typer.Option(help="Divides the logits; 0 takes the likeliest. Default: the model's own, else 0.")
+    ] = None
+    top_k: Annotated[int | None, typer.Option(help="Keep the K likeliest tokens; 0 keeps all.")] = None
+    top_p: Annotated[float | None, typer.Option(help="Keep the fewest tokens that hold this probability.")] = None
+    min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely relative to the likeliest.")] = None
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Weakens tokens that prompt or answer have; 1 changes nothing.")
+    ] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="Subtracted from tokens that the answer has.")] = None
+    frequency_penalty: Annotated[
+        float | None, typer.Option(help="Subtracted for each time that the answer has the token.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable. Default: a new one.")] = None
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="Add BIAS to a token's logit; may be repeated.")
+    ] = None
+    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")] = (
+        None
+    )
+    stop_token_id: Annotated[
+        list[int] | None, typer.Option(metavar="ID", help="End at this token; may be repeated.")
+    ] = None
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's end tokens.")] = False
+
+    def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """Return ``defaults`` with what was given here and in ``more``; RequestError for what is out of range."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | more
+        given["logit_bias"] = _parse_biases(self.logit_bias or []) or None
+        given["stop"] = tuple(self.stop or ()) or None
+        given["stop_token_ids"] = tuple(given.pop("stop_token_id") or ()) or None
+        return dataclasses.replace(defaults, **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a model is loaded and what its cache takes."""
+
+    weights: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Convert the weights at load: f32, bf16, q8, q4.")
+    ] = None
+    kv: Kv = DEFAULT_KV
+    kv_k: Annotated[str | None, typer.Option("--kv-k", metavar="CODEC", help="How keys are kept.")] = None
+    kv_v: Annotated[str | None, typer.Option("--kv-v", metavar="CODEC", help="How values are kept.")] = None
+    kv_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What to reserve for the cache, such as 1GiB. Default: one sequence of the context, at most half of "
+            "the free memory.",
+        ),
+    ] = None
+    context: Annotated[
+        int | None,
+        typer.Option("--context", "--ctx", help="Tokens of prompt and answer. Default: as trained."),
+    ] = None
+    threads: Annotated[int | None, typer.Option(help="Default: the physical cores this process may use.")] = None
+
+    @property
+    def cache(self) -> CacheSpec:
+        return CacheSpec(self.kv, self.kv_k, self.kv_v)
+
+    def capacity(self, files: ModelFiles) -> Capacity:
+        """Return the tokens that the cache will hold, before anything is loaded. Raises CapacityError."""
+        from kvist.llm import capacity_of
+
+        return capacity_of(files, self.cache, context=self.context, kv_budget=self.kv_budget)
+
+    def load(self, files: ModelFiles) -> LLM:
+        """Load the weights and reserve the cache."""
+        from kvist.llm import LLM
+
+        return LLM(files, self.weights, self.cache, self.threads, context=self.context, kv_budget=self.kv_budget)
+
+
+def _parse_biases(pairs: list[str]) -> dict[int, float]:
+    """Return ``["42=-1.5"]`` as ``{42: -1.5}``."""
+    biases = {}
+    for pair in pairs:
+        token_id, separator, bias = pair.partition("=")
+        try:
+            biases[int(token_id)] = float(bias if separator else "")
+        except ValueError:
+            raise typer.BadParameter(f'--logit-bias takes ID=BIAS, such as 42=-1.5, got "{pair}"') from None
+    return biases
+
+
+def idle_options(params: SamplingParams) -> list[str]:
+    """Return the options that change nothing because the choice is greedy."""
+    if not params.is_greedy:
+        return []
+    plain = SamplingParams()
+    names = ("top_k", "top_p", "min_p")
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(params, name) != getattr(plain, name)]

@@ -1,0 +1,97 @@
+"""What is known of a model before its weights are read: measures, tokenizer, template and sampling defaults.
+
+Enough to check a request, so that what can't be served is refused before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kvist.checkpoint.catalog import open_checkpoint
+from kvist.checkpoint.chat import render_chat
+from kvist.checkpoint.files import Checkpoint
+from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
+from kvist.engine.defaults import default_params, end_token_ids
+from kvist.engine.request import SamplingParams
+from kvist.errors import RequestError
+from kvist.spec.config import model_spec_from_config
+from kvist.spec.model import ModelSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """An opened model. ``tokenizer`` is None where it has none; ``params`` are the model's own sampling settings."""
+
+    name: str
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    tokenizer: Tokenizer | None
+    params: SamplingParams
+    end_token_ids: frozenset[int]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.checkpoint.close()
+
+    @property
+    def has_template(self) -> bool:
+        """Whether messages can be rendered."""
+        return self.tokenizer is not None and self.tokenizer.chat_template is not None
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the tensors in the files."""
+        return sum(tensor.num_bytes for tensor in self.checkpoint.tensors.values())
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of ``text``, with BOS where the model wants it. Raises RequestError where it can't."""
+        return self._tokenizer().encode(text)
+
+    def encode_chat(self, messages: Messages) -> list[int]:
+        """Return the token ids of ``messages`` in the model's template, up to where the assistant's answer begins.
+
+        Raises RequestError for a model without a template, CheckpointError for a broken one.
+        """
+        tokenizer = self._tokenizer()
+        if tokenizer.chat_template is None:
+            raise RequestError(f"{self.name} has no chat template; give the prompt as it is (--raw)")
+        tokens: dict[str, Any] = dict(tokenizer.template_tokens)
+        text = render_chat(tokenizer.chat_template, messages, **tokens)
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError(f"{self.name} has no tokenizer; give token ids instead of text")
+        return self.tokenizer
+
+
+def open_model(name: str | Path) -> ModelFiles:
+    """Open the model that ``name`` stands for; close it when done. Raises CheckpointError or SpecError."""
+    checkpoint = open_checkpoint(name)
+    try:
+        tokenizer = load_tokenizer(checkpoint)
+        ends = end_token_ids(checkpoint.generation_config) | end_token_ids(checkpoint.config)
+        return ModelFiles(
+            name=str(name),
+            checkpoint=checkpoint,
+            spec=model_spec_from_config(checkpoint.config),
+            tokenizer=tokenizer,
+            params=default_params(checkpoint.generation_config),
+            end_token_ids=ends | (tokenizer.eos_token_ids if tokenizer else frozenset()),
+        )
+    except BaseException:
+        checkpoint.close()
+        raise

@@ -1,0 +1,263 @@
+"""What a Python user imports: a model that is loaded, asked, and closed.
+
+with LLM("smollm2-135m") as llm:
+    print(llm.generate("The capital of France is", SamplingParams(max_tokens=8)).text)
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from kvist.cache.kv_cache import KvCache
+from kvist.cache.memory import available_memory
+from kvist.checkpoint.tokenizer import Tokenizer
+from kvist.engine.capacity import Capacity, plan_capacity
+from kvist.engine.cores import usable_cores
+from kvist.engine.engine import Engine, check_prompt
+from kvist.engine.files import Messages, ModelFiles, open_model
+from kvist.engine.generation import Generation
+from kvist.engine.request import Request, SamplingParams
+from kvist.engine.result import Result
+from kvist.engine.transcript import Transcript
+from kvist.errors import RequestError, SpecError
+from kvist.model.decoder import STEP_TOKENS, load_decoder
+from kvist.spec.cache import CacheSpec
+from kvist.spec.model import ModelSpec
+from kvist.units import parse_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_BF16 = CacheSpec()
+_MAX_THREADS = 1024
+
+
+class LLM:
+    """A model in memory with its KV cache and its threads. Use it as a context manager, or call ``close``.
+
+    ``model`` is a name of the catalog, a path, ``hf:org/name``, or an opened ``ModelFiles``. ``weights`` converts at
+    load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
+    model's trained one. The cache is reserved at once: ``kv_budget`` bytes (a number, or text such as "1GiB"), else one
+    sequence of the context, at most half of the free memory.
+
+    Raises CheckpointError, SpecError or CapacityError, one line each, before anything large is allocated.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | ModelFiles = "smollm2-135m",
+        weights: str | None = None,
+        cache: CacheSpec = _BF16,
+        threads: int | None = None,
+        *,
+        context: int | None = None,
+        kv_budget: int | str | None = None,
+    ) -> None:
+        started = perf_counter()
+        cache.check_runs()
+        threads = usable_cores().num_usable if threads is None else threads
+        if not 1 <= threads <= _MAX_THREADS:
+            raise SpecError(f"threads must be from 1 to {_MAX_THREADS}, got {threads}")
+        self.files = model if isinstance(model, ModelFiles) else open_model(model)
+        try:
+            self.capacity = capacity_of(self.files, cache, context=context, kv_budget=kv_budget)
+            self._decoder = load_decoder(self.files.checkpoint, weights=weights, context=context, threads=threads)
+            self._cache = KvCache(
+                self.spec, cache, num_tokens=self.capacity.num_tokens, step_tokens=self._decoder.step_tokens
+            )
+        except BaseException:
+            self.files.checkpoint.close()
+            raise
+        self.engine = Engine(
+            self._decoder,
+            self._cache,
+            cache,
+            context_length=min(self.capacity.num_tokens, self._decoder.context_length),
+            tokenizer=self.files.tokenizer,
+            end_token_ids=self.files.end_token_ids,
+        )
+        self._turn = threading.Lock()
+        self._is_closed = False
+        self.load_s = perf_counter() - started
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the threads and let go of the model's file; may be called again."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._decoder.close()
+            self.files.checkpoint.close()
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.files.spec
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that a prompt and its answer may hold together."""
+        return self.engine.context_length
+
+    @property
+    def num_threads(self) -> int:
+        return self._decoder.num_threads
+
+    @property
+    def num_forward_tokens(self) -> int:
+        """Rows that have entered the model since it was loaded."""
+        return self._decoder.num_forward_tokens
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises RequestError where it has none."""
+        if self.files.tokenizer is None:
+            raise RequestError(f"{self.files.name} has no tokenizer; give token ids instead of text")
+        return self.files.tokenizer
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """The model's own sampling settings; greedy where it has none."""
+        return self.files.params
+
+    @overload
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        cache: bool = True,
+        digest: bool = False,
+    ) -> Result: ...
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        params: SamplingParams | None = None,
+        *,
+        cache: bool = True,
+        digest: bool = False,
+    ) -> list[Result]: ...
+    def generate(
+        self,
+        prompt: str | Sequence[int] | list[str] | list[list[int]],
+        params: SamplingParams | None = None,
+        *,
+        cache: bool = True,
+        digest: bool = False,
+    ) -> Result | list[Result]:
+        """Return the answer to a prompt (text or token ids), or the answers to a list of prompts, in order.
+
+        ``params`` default to the model's own. ``cache=False`` recomputes everything for every token. ``digest`` adds
+        ``logits_sha256``. Raises RequestError for a prompt that can't be served.
+        """
+        prompts = _many(prompt)
+        if prompts is not None:
+            return [self.generate(one, params, cache=cache, digest=digest) for one in prompts]
+        with self._turn:
+            generation = self.stream(prompt, params, cache=cache, digest=digest)  # type: ignore[arg-type]
+            try:
+                for _ in generation:
+                    pass
+            finally:
+                generation.close()
+            return generation.result
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        cache: bool = True,
+        digest: bool = False,
+        transcript: Transcript | None = None,
+        is_cancelled: Callable[[], bool] = bool,
+    ) -> Generation:
+        """Return an answer to iterate over, a ``TokenEvent`` a token; its ``result`` counts when it has ended.
+
+        With a ``transcript`` (from ``new_transcript``) the cache is kept for the next prompt that begins alike.
+        ``is_cancelled`` is asked before each step of the model.
+        """
+        self._check_open()
+        request = Request(self._token_ids(prompt), params or self.default_params, is_cached=cache, has_digest=digest)
+        return Generation(self.engine, request, transcript=transcript, is_cancelled=is_cancelled)
+
+    def chat(self, messages: Messages, params: SamplingParams | None = None) -> Result:
+        """Return the assistant's answer to ``messages``: ``[{"role": "user", "content": "Hello"}]``.
+
+        Raises RequestError for a model without a chat template, CheckpointError for a broken one.
+        """
+        return self.generate(self.files.encode_chat(messages), params)
+
+    def logits(self, token_ids: Sequence[int], cache: bool = True, chunk: int | None = None) -> npt.NDArray[np.float32]:
+        """Return the logits after each of ``token_ids`` [T, V].
+
+        ``chunk`` tokens at most enter the model together. ``cache=False`` recomputes each position's prefix apart.
+        """
+        self._check_open()
+        with self._turn:
+            return self.engine.logits(_whole_numbers(token_ids), is_cached=cache, chunk=chunk)
+
+    def new_transcript(self) -> Transcript:
+        """Return a place in the cache that outlives a request; ``release`` it when done."""
+        self._check_open()
+        return self.engine.new_transcript()
+
+    def _token_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.files.encode(prompt)) if isinstance(prompt, str) else _whole_numbers(prompt)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RequestError(f"this LLM ({self.files.name}) is closed; make a new one")
+
+
+def capacity_of(files: ModelFiles, cache: CacheSpec, *, context: int | None, kv_budget: int | str | None) -> Capacity:
+    """Return the tokens that the cache would be reserved for, without loading anything. Raises CapacityError."""
+    if context is not None and context < 1:
+        raise SpecError(f"the context must hold at least 1 token, got {context}")
+    available = available_memory()
+    if available is not None:
+        available = max(0, available - files.weights_bytes)
+    return plan_capacity(
+        files.spec,
+        cache,
+        context=context or files.spec.context_length,
+        step_tokens=STEP_TOKENS,
+        budget=parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget,
+        available=available,
+    )
+
+
+def check_fits(files: ModelFiles, capacity: Capacity, token_ids: Sequence[int], context: int | None) -> None:
+    """Raise RequestError where a prompt can't be served, before the model is loaded."""
+    length = min(capacity.num_tokens, context or files.spec.context_length)
+    check_prompt(token_ids, files.spec.vocab_size, length)
+
+
+def _many(prompt: str | Sequence[int] | list[str] | list[list[int]]) -> list[str] | list[list[int]] | None:
+    """The prompts of a list of them; None for a single one."""
+    if isinstance(prompt, str) or len(prompt) == 0:
+        return None
+    return None if hasattr(prompt[0], "__index__") else list(prompt)  # type: ignore[arg-type]
+
+
+def _whole_numbers(token_ids: Sequence[int]) -> tuple[int, ...]:
+    """Token ids as Python's whole numbers, whichever kind (NumPy's, say) they came as."""
+    try:
+        return tuple(operator.index(token_id) for token_id in token_ids)
+    except TypeError:
+        raise RequestError("a prompt is text or a list of token ids (whole numbers)") from None
