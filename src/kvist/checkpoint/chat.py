@@ -48,16 +48,14 @@ def render_chat(
     Raises RequestError for messages that are malformed or that the template refuses, CheckpointError for a template
     that is broken, fails, or tries what the sandbox forbids.
     """
-    if isinstance(messages, (str, bytes, Mapping)):
-        raise RequestError(f"messages must be a list of messages, got a {type(messages).__name__}")
     variables = {
-        "messages": [_checked_message(message, number) for number, message in enumerate(messages)],
-        "tools": None if tools is None else _plain(list(tools), "tools"),
+        "messages": checked_messages(messages),
+        "tools": None if tools is None else plain_value(tools, "tools"),
         "documents": None,
         "add_generation_prompt": add_generation_prompt,
         "bos_token": bos_token,
         "eos_token": eos_token,
-        **{name: value if callable(value) else _plain(value, name) for name, value in extra.items()},
+        **{name: value if callable(value) else plain_value(value, name) for name, value in extra.items()},
     }
     compiled = _compile(template)
     try:
@@ -154,20 +152,28 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """A copy made of plain values; keys whose value is None are left out. Raises RequestError for malformed ones."""
+    if isinstance(messages, (str, bytes, Mapping)):
+        raise RequestError(f"messages must be a list of messages, got a {type(messages).__name__}")
+    return [_checked_message(message, number) for number, message in enumerate(messages)]
+
+
 def _checked_message(message: object, number: int) -> dict[str, object]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(f'message {number} must be a mapping with a text "role", got {quote(message)}')
-    return {str(key): _plain(value, f"message {number}") for key, value in message.items() if value is not None}
+    where = f"message {number}"
+    return {str(key): plain_value(value, where) for key, value in message.items() if value is not None}
 
 
-def _plain(value: object, where: str, depth: int = 0) -> object:
-    """A copy made of nothing but JSON's kinds of values, whose methods the sandbox knows."""
+def plain_value(value: object, where: str, depth: int = 0) -> object:
+    """A copy made of nothing but JSON's kinds of values, whose methods the sandbox knows. Else RequestError."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if depth < MAX_MESSAGE_DEPTH and isinstance(value, Mapping):
-        return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}
+        return {str(key): plain_value(item, where, depth + 1) for key, item in value.items()}
     if depth < MAX_MESSAGE_DEPTH and isinstance(value, (list, tuple)):
-        return [_plain(item, where, depth + 1) for item in value]
+        return [plain_value(item, where, depth + 1) for item in value]
     raise RequestError(
         f"{where} must hold only texts, numbers, booleans, lists and mappings, at most {MAX_MESSAGE_DEPTH} deep, "
         f"got a {type(value).__name__}"

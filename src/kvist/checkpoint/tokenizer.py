@@ -37,8 +37,8 @@ class Tokenizer:
     """A vocabulary with its rules; immutable, and may be used from several threads.
 
     `vocab_size` is one more than the highest id: the model's output may be wider (padding), and ids without a
-    token stand for no text. `special_token_ids` are those that a text may only name with `parse_special`;
-    `eos_token_ids` end a reply. `chat_template` is the default one of `chat_templates`, or None;
+    token stand for no text. `special_tokens` maps the names that a text may only use with `parse_special` to their
+    ids; `eos_token_ids` end a reply. `chat_template` is the default one of `chat_templates`, or None;
     `template_tokens` are the variables (`bos_token` ...) that it expects.
     """
 
@@ -54,7 +54,8 @@ class Tokenizer:
         self._plain_backend = _without_special_tokens(parts.backend)
         added = parts.backend.get_added_tokens_decoder()
         self._added_tokens = {token_id: token.content for token_id, token in added.items()}
-        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_tokens: Mapping[str, int] = {token.content: i for i, token in added.items() if token.special}
+        self.special_token_ids = frozenset(self.special_tokens.values())
 
     @property
     def chat_template(self) -> str | None:
