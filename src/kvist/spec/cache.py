@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from kvist.errors import SpecError
 from kvist.spec.model import LayerSpec, ModelSpec
+from kvist.spec.state import CONV_ELEMENT_BYTES
 
 BLOCK_TOKENS = 16
 """Tokens in a block: the SIMD width in 32-bit lanes. Fixed, because the kernels' layouts follow it."""
@@ -42,10 +43,12 @@ HeadPrice = Callable[[str, int], int]
 
 @dataclass(frozen=True)
 class Price:
-    """What a codec costs in some engine: ``head`` for a key or value, ``index`` for a sparse-attention key."""
+    """What a cache costs in some engine: ``head`` for a key or value, ``index`` for a sparse-attention key, and
+    the bytes of a number in a convolution's columns."""
 
     head: HeadPrice = head_bytes
     index: HeadPrice = head_bytes
+    conv_element_bytes: int = CONV_ELEMENT_BYTES
 
     def key_bytes(self, codec: str, layer: LayerSpec) -> int:
         """Bytes of one token's keys in one layer, the index key that all heads share included."""

@@ -34,6 +34,15 @@ MLP_WIDTH = ("intermediate_size", "d_ff", "decoder_ffn_dim", "ffn_dim", "n_inner
 _ESSENTIAL = frozenset((*WIDTH, *HEADS, *LAYERS, "vocab_size", *MLP_WIDTH))
 _TEXT_KEYS = ("text_config", "llm_config", "language_config", "decoder")
 _WEIGHT_TYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float": "f32", "half": "f16"}
+_QUANTISATIONS = {
+    "fp8": "fp8",
+    "float-quantized": "fp8",
+    "mxfp4": "mxfp4",
+    "mxfp4-pack-quantized": "mxfp4",
+    "pack-quantized": "int4",
+    "int-quantized": "int8",
+    "awq": "int4",
+}
 _ANOTHER_KIND_OF_CACHE = (
     "compress_ratios",
     "compress_rates",
@@ -43,6 +52,7 @@ _ANOTHER_KIND_OF_CACHE = (
     "ssm_state_size",
     "ssm_cfg",
     "rwkv_hidden_size",
+    "block_configs",
 )
 
 
@@ -206,6 +216,14 @@ def _is_tied(fields: Fields, outer: Fields) -> bool:
 
 
 def _weight_type(fields: Fields, outer: Fields) -> str:
+    """Return the type that the published weights are in, by the quantisation's name or else by the dtype's."""
+    for source in (outer, fields):
+        settings = source.nested("quantization_config")
+        method = settings.text("format") or settings.text("quant_method")
+        bits = settings.maybe_count("bits", "w_bit")
+        name = _QUANTISATIONS.get(method) or (f"int{bits}" if bits in (4, 8) else "")
+        if name:
+            return name
     names = [source.text(key) for source in (fields, outer) for key in ("dtype", "torch_dtype")]
     return _WEIGHT_TYPES.get(next(filter(None, names), "").removeprefix("torch."), "bf16")
 

@@ -49,7 +49,8 @@ class Footprint:
     @property
     def state_bytes(self) -> int:
         """Bytes of recurrent state and convolution columns."""
-        return sum(layer.state.num_bytes(self.state_codec) for layer in self.model.layers if layer.state)
+        states = [layer.state for layer in self.model.layers if layer.state]
+        return sum(state.num_bytes(self.state_codec, self.price.conv_element_bytes) for state in states)
 
     @property
     def cross_bytes(self) -> int:

@@ -13,7 +13,8 @@ from kvist.errors import SpecError
 STATE_BYTES = {"f32": 4, "bf16": 2}
 """Bytes of one number of a recurrent state, by codec."""
 
-_CONV_BYTES = 2
+CONV_ELEMENT_BYTES = 2
+"""Bytes of one number in a convolution's columns, unless an engine keeps them otherwise."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class RecurrentState:
         return self.num_heads * self.head_elements
 
     @property
-    def conv_bytes(self) -> int:
-        """Bytes of the convolution's columns."""
-        channels = self.num_heads * self.head_channels + self.num_groups * self.group_channels
-        return self.conv_columns * channels * _CONV_BYTES
+    def num_conv_elements(self) -> int:
+        """Numbers in the convolution's columns."""
+        return self.conv_columns * (self.num_heads * self.head_channels + self.num_groups * self.group_channels)
 
-    def num_bytes(self, codec: str) -> int:
+    def num_bytes(self, codec: str, conv_element_bytes: int = CONV_ELEMENT_BYTES) -> int:
         """Bytes of state and convolution together, the state in ``codec``."""
-        return self.num_elements * STATE_BYTES["f32" if self.is_always_f32 else codec] + self.conv_bytes
+        state = self.num_elements * STATE_BYTES["f32" if self.is_always_f32 else codec]
+        return state + self.num_conv_elements * conv_element_bytes
 
     def on_rank(self, num_ranks: int) -> RecurrentState:
         """Return the part that one of ``num_ranks`` ranks keeps: its heads, and at least one group."""
