@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvist.kernels.jit import kernel, inline
-from kvist.kernels.layout import ABORT, CHUNKS, CONTROL_HEAD, COUNTERS, HAS_BARRIER, KERNEL
-from kvist.kernels.simd import atomic_load, fetch_add, pause, yield_core
+from kvist.kernels.jit import inline, kernel
+from kvist.kernels.layout import ABORT, CHUNKS, CLAIMED, CONTROL_HEAD, COUNTERS, DONE, HAS_BARRIER, KERNEL
+from kvist.kernels.simd import atomic_load, call_kernel, fetch_add, pause, yield_core
 
 SPINS = 2000
 """Pauses before a waiting thread offers its core: some tens of microseconds."""
 
 
 @inline
-def wait(control, done, chunks):
-    """Wait until ``chunks`` are counted done; returns False when the pass was aborted."""
+def wait(control, counter):
+    """Wait until a line's chunks are all done; returns False when the pass was aborted."""
     spins = 0
-    while atomic_load(control, done) < chunks:
+    while atomic_load(control, counter + DONE) < control[counter + CHUNKS]:
         if atomic_load(control, ABORT):
             return False
         pause()
@@ -33,21 +33,25 @@ def wait(control, done, chunks):
 
 @kernel()
 def run(kernels, thread, program, control, table, weights, cache, work):
-    """Run a program from its first line to its last; returns False when it was aborted."""
+    """Run a program from its first line to its last; returns False when it was aborted.
+
+    ``kernels`` holds an address for each kernel number (``jit.addresses``).
+    """
     first_open = 0
     for line in range(program.shape[0]):
-        chunks, counter = program[line, CHUNKS], CONTROL_HEAD + line * COUNTERS
-        while atomic_load(control, counter) < chunks:
+        counter = CONTROL_HEAD + line * COUNTERS
+        chunks = control[counter + CHUNKS]
+        while atomic_load(control, counter + CLAIMED) < chunks:
             if atomic_load(control, ABORT):
                 return False
-            chunk = fetch_add(control, counter, np.int64(1))
+            chunk = fetch_add(control, counter + CLAIMED, np.int64(1))
             if chunk >= chunks:
                 break
-            kernels[program[line, KERNEL]](chunk, thread, line, program, table, weights, cache, work)
-            fetch_add(control, counter + 8, np.int64(1))
+            call_kernel(kernels, program[line, KERNEL], chunk, thread, line, program, table, weights, cache, work)
+            fetch_add(control, counter + DONE, np.int64(1))
         if program[line, HAS_BARRIER]:
             for open_line in range(first_open, line + 1):
-                if not wait(control, CONTROL_HEAD + open_line * COUNTERS + 8, program[open_line, CHUNKS]):
+                if not wait(control, CONTROL_HEAD + open_line * COUNTERS):
                     return False
             first_open = line + 1
     return True

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import config
 
 from kvist.kernels import target
@@ -113,3 +114,15 @@ def called(function: Callable[..., Any]) -> Any:
     if IS_JIT_OFF:
         return function
     return numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)
+
+
+def addresses(kernels: list[Any]) -> Any:
+    """The kernels as the interpreter calls them: int64 addresses of their C wrappers; the functions themselves when JIT is off."""
+    if IS_JIT_OFF:
+        return tuple(kernels)
+    return np.array([_address(compiled) for compiled in kernels], np.int64)
+
+
+def _address(compiled: Any) -> int:
+    result = compiled.get_compile_result(compiled.nopython_signatures[0])
+    return int(result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))

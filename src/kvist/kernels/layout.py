@@ -11,10 +11,10 @@ from __future__ import annotations
 FIELDS = 24
 """Columns of a program."""
 
-KERNEL, CHUNKS, HAS_BARRIER = 0, 1, 2
-"""Columns that the interpreter reads: which kernel, how many chunks, whether all must be done before the next line."""
+KERNEL, HAS_BARRIER = 0, 1
+"""Columns that the interpreter reads: which kernel, and whether all chunks must be done before the next line."""
 
-FIRST_FIELD = 3
+FIRST_FIELD = 2
 """The first column that belongs to the kernel itself."""
 
 (
@@ -48,7 +48,8 @@ STATUS = 0
 WORK_HEAD = 64
 
 COUNTERS = 16
-"""int64 counters an instruction takes in the control block: claimed at 0, done at 8, each on a cache line of its own."""
+CLAIMED, CHUNKS, DONE = 0, 1, 8
+"""A line's int64 counters in the control block of a pass: chunks claimed, how many there are, and, on another cache line, done."""
 ABORT = 0
 """Index of the abort flag in the control block."""
 CONTROL_HEAD = 16

@@ -29,6 +29,7 @@ __all__ = [
     "bf16_even",
     "bf16_odd",
     "bf16_to_f32",
+    "call_kernel",
     "div",
     "dot4",
     "dot4_nibbles",
@@ -631,6 +632,21 @@ def atomic_load(typingctx, counters, index):
         return builder.load_atomic(builder.gep(data, [args[1]]), "acquire", 8)
 
     return types.int64(counters, types.intp), codegen
+
+
+@intrinsic
+def call_kernel(typingctx, kernels, number, chunk, thread, line, program, table, weights, cache, work):
+    """Call the kernel whose address (of its C wrapper, see ``jit.address``) is ``kernels[number]``."""
+    arguments = (chunk, thread, line, program, table, weights, cache, work)
+
+    def codegen(context, builder, sig, args):
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        address = builder.load(builder.gep(data, [args[1]]))
+        function = ir.FunctionType(ir.VoidType(), [context.get_value_type(t) for t in sig.args[2:]])
+        builder.call(builder.inttoptr(address, function.as_pointer()), args[2:])
+        return context.get_dummy_value()
+
+    return types.void(kernels, types.intp, *(types.int64,) * 3, *arguments[3:]), codegen
 
 
 @intrinsic

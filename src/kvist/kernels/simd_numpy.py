@@ -20,6 +20,7 @@ __all__ = [
     "bf16_even",
     "bf16_odd",
     "bf16_to_f32",
+    "call_kernel",
     "div",
     "dot4",
     "dot4_nibbles",
@@ -339,6 +340,10 @@ def fetch_add(counters: Array, index: int, number: int) -> int:
 
 def atomic_load(counters: Array, index: int) -> int:
     return int(counters[index])
+
+
+def call_kernel(kernels: Any, number: int, *arguments: Any) -> None:
+    kernels[number](*arguments)
 
 
 def pause() -> None:

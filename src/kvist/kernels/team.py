@@ -14,7 +14,7 @@ import numpy as np
 
 from kvist.kernels.interpreter import run
 from kvist.kernels.jit import IS_JIT_OFF
-from kvist.kernels.layout import ABORT, CONTROL_HEAD, COUNTERS
+from kvist.kernels.layout import ABORT, CHUNKS, CONTROL_HEAD, COUNTERS
 
 
 class Team:
@@ -27,18 +27,18 @@ class Team:
         self._threads: list[threading.Thread] = []
         self._job: tuple[Any, ...] | None = None
 
-    def run(self, kernels: tuple[Any, ...], program: Any, table: Any, weights: Any, cache: Any, work: Any) -> None:
-        """Run ``program`` to its end, on all threads."""
+    def run(self, kernels: Any, program: Any, chunks: Any, table: Any, weights: Any, cache: Any, work: Any) -> None:
+        """Run ``program`` to its end, on all threads; ``chunks[line]`` is how many chunks each line has this time."""
         if self._process != os.getpid():
             self._start()
         control = np.zeros(CONTROL_HEAD + len(program) * COUNTERS, np.int64)
-        self._job = (program, control, table, weights, cache, work)
-        self._kernels = kernels
+        control[CONTROL_HEAD + CHUNKS :: COUNTERS] = chunks
+        self._job = job = (kernels, program, control, table, weights, cache, work)
         for lock in self._locks:
             if lock.locked():
                 lock.release()
         try:
-            run(kernels, 0, *self._job)
+            run(kernels, 0, *job[1:])
         except BaseException:
             control[ABORT] = 1
             raise
@@ -72,4 +72,4 @@ class Team:
             job = self._job
             if job is None:
                 return
-            run(self._kernels, number, *job)
+            run(job[0], number, *job[1:])

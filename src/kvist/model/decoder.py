@@ -143,10 +143,10 @@ class Decoder:
         table = tables.table
         table[SCRATCH], table[SCRATCH_STRIDE] = writer.scratch, writer.scratch_bytes
         program = place.few if tables.num_rows < FEW_ROWS else place.many
-        lines = program.lines(tables.num_rows, tables.num_outputs, tables.num_tiles, tables.num_spans)
+        chunks = program.chunks(tables.num_rows, tables.num_outputs, tables.num_tiles, tables.num_spans)
         cache = parts[0].sequence.cache
-        self._team.run(tuple(self._kernels.compiled), lines, table, self.weights.arena, cache.store.arena, place.work)
-        self._check_status(place, lines)
+        self._team.run(self._kernels.addresses, program.table, chunks, table, self.weights.arena, cache.store.arena, place.work)
+        self._check_status(place, program.table)
         size = tables.num_outputs * writer.logits_stride
         rows = place.work[writer.logits : writer.logits + size].view(np.float32).reshape(tables.num_outputs, -1)
         logits = rows[:, : self.spec.vocab_size].copy()

@@ -6,6 +6,7 @@ places are checked against the arenas when it is written, since a compiled out-o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,8 @@ import numpy.typing as npt
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
-from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary
-from kvist.kernels.layout import CHUNKS, FIELDS, FIRST_FIELD, HAS_BARRIER, KERNEL, WORK_HEAD, padded, quantised_row_bytes
+from kvist.kernels import attention, blocks, elementwise, embedding, jit, matmul, rotary
+from kvist.kernels.layout import FIELDS, FIRST_FIELD, HAS_BARRIER, KERNEL, WORK_HEAD, padded, quantised_row_bytes
 from kvist.model.families import DecoderSpec
 from kvist.model.layers import LayerWeights, ModelWeights, Norm, Placed
 from kvist.model.weights import Matrix
@@ -67,6 +68,7 @@ class Kernels:
 
     compiled: list[Any] = field(default_factory=list)
     numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _addresses: Any = None
 
     def number(self, make: Callable[..., Any], *constants: int) -> int:
         """The number of ``make(*constants)``, compiled if need be."""
@@ -74,16 +76,23 @@ class Kernels:
         if key not in self.numbers:
             self.numbers[key] = len(self.compiled)
             self.compiled.append(make(*constants))
+            self._addresses = None
         return self.numbers[key]
+
+    @property
+    def addresses(self) -> Any:
+        """What the interpreter calls, by number."""
+        if self._addresses is None:
+            self._addresses = jit.addresses(self.compiled)
+        return self._addresses
 
 
 class Program:
-    """Lines and their counts. ``lines(...)`` gives the array for one pass."""
+    """Lines, each with the counts that its number of chunks follows. ``table`` is int64 [lines, FIELDS]."""
 
     def __init__(self) -> None:
         self._lines: list[list[int]] = []
-        self._counts: list[Counts] = []
-        self._table: npt.NDArray[np.int64] | None = None
+        self._counts: list[tuple[int, ...]] = []
 
     def add(self, kernel: int, counts: Counts, fields: tuple[str, ...], *, has_barrier: bool = True, **values: int) -> None:
         assert set(values) == set(fields), set(values) ^ set(fields)
@@ -92,16 +101,21 @@ class Program:
         for number, name in enumerate(fields, start=FIRST_FIELD):
             line[number] = int(values[name])
         self._lines.append(line)
-        self._counts.append(counts)
+        self._counts.append((counts.rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs))
 
-    def lines(self, num_rows: int, num_outputs: int, num_tiles: int, num_spans: int) -> npt.NDArray[np.int64]:
-        """The program with the chunk counts of a pass. The array is the program's own: it holds until the next call."""
-        if self._table is None:
-            self._table = np.array(self._lines, np.int64)
-            self._by = np.array([[c.rows, c.outputs, c.tiles, c.fixed, c.if_outputs] for c in self._counts], np.int64)
+    @functools.cached_property
+    def table(self) -> npt.NDArray[np.int64]:
+        return np.array(self._lines, np.int64)
+
+    @functools.cached_property
+    def _count_table(self) -> npt.NDArray[np.int64]:
+        return np.array(self._counts, np.int64)
+
+    def chunks(self, num_rows: int, num_outputs: int, num_tiles: int, num_spans: int) -> npt.NDArray[np.int64]:
+        """How many chunks each line has in a pass of so many rows, rows of logits, attention tiles and separate spans."""
         numbers = np.array([num_rows, num_outputs, num_tiles * max(1, num_spans), 1, int(num_outputs > 0)], np.int64)
-        self._table[:, CHUNKS] = self._by @ numbers
-        return self._table
+        chunks: npt.NDArray[np.int64] = self._count_table @ numbers
+        return chunks
 
 
 class Writer:
