@@ -56,6 +56,14 @@ def train_byte_level(pre: str) -> Backend:
     return backend
 
 
+@cache
+def taking_names_as_text(pre: str) -> Backend:
+    """The same tokenizer, told to take special tokens' names as plain text."""
+    backend = Backend.from_str(train_byte_level(pre).to_str())
+    backend.encode_special_tokens = True
+    return backend
+
+
 def train_space_marked(*, prepends_space: bool) -> Backend:
     """A vocabulary like Llama 2's: `▁` for a space, `<0x..>` for bytes that no token covers."""
     backend = Backend(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))

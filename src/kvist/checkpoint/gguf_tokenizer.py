@@ -48,20 +48,21 @@ def read_gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Tokenizer
     except Exception as error:  # noqa: BLE001 (the library raises no narrower class)
         raise keys.damaged(f"its tokens and merges don't fit together ({quote(error)[1:-1]})") from None
     tokens, ids = vocabulary.tokens, vocabulary.ids
-    control = [(token_id, tokens[token_id]) for token_id in _control_ids(vocabulary)]
+    control_ids = _control_ids(vocabulary)
     return TokenizerParts(
-        backend=_build(model, vocabulary, rules),
+        backend=_build(model, vocabulary, rules, control_ids),
         spelling=TokenSpelling(Spelling.BYTE_LEVEL),
         vocab_size=len(tokens),
         bos_token_id=ids.get("bos"),
-        eos_token_ids=end_of_turn_ids(control) | {ids[role] for role in ("eos", "eot", "eom") if role in ids},
+        eos_token_ids=end_of_turn_ids((i, tokens[i]) for i in control_ids)
+        | {ids[role] for role in ("eos", "eot", "eom") if role in ids},
         chat_templates=vocabulary.chat_templates,
         template_tokens={name: tokens[ids[role]] for role, name in _TEMPLATE_TOKENS.items() if role in ids},
         silent_token_ids=frozenset(vocabulary.ids_of(TokenType.UNUSED)),
     )
 
 
-def _build(model: models.BPE, vocabulary: GgufVocabulary, rules: PreTokenizer) -> Backend:
+def _build(model: models.BPE, vocabulary: GgufVocabulary, rules: PreTokenizer, control_ids: frozenset[int]) -> Backend:
     backend = Backend(model)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -70,11 +71,10 @@ def _build(model: models.BPE, vocabulary: GgufVocabulary, rules: PreTokenizer) -
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    special = frozenset(_control_ids(vocabulary))
     backend.add_tokens(
         [
-            AddedToken(vocabulary.tokens[token_id], special=token_id in special, normalized=False)
-            for token_id in sorted(special.union(vocabulary.ids_of(TokenType.USER_DEFINED)))
+            AddedToken(vocabulary.tokens[token_id], special=token_id in control_ids, normalized=False)
+            for token_id in sorted(control_ids.union(vocabulary.ids_of(TokenType.USER_DEFINED)))
             if vocabulary.tokens[token_id]
         ]
     )
@@ -82,10 +82,10 @@ def _build(model: models.BPE, vocabulary: GgufVocabulary, rules: PreTokenizer) -
     return backend
 
 
-def _control_ids(vocabulary: GgufVocabulary) -> list[int]:
+def _control_ids(vocabulary: GgufVocabulary) -> frozenset[int]:
     """Ids of control and unknown tokens, and of ends of a turn that a converter took for ordinary tokens."""
     mistyped = [token_id for token_id, token in enumerate(vocabulary.tokens) if token in _ALWAYS_CONTROL]
-    return sorted({*vocabulary.ids_of(TokenType.UNKNOWN, TokenType.CONTROL), *mistyped})
+    return frozenset((*vocabulary.ids_of(TokenType.UNKNOWN, TokenType.CONTROL), *mistyped))
 
 
 def _add_post_processor(backend: Backend, vocabulary: GgufVocabulary, rules: PreTokenizer) -> None:

@@ -71,8 +71,9 @@ class TokenizerKeys:
 
     def vocabulary(self) -> GgufVocabulary:
         tokens = list(self._strings(_PREFIX + "tokens"))
-        if len(set(tokens)) != len(tokens):
-            raise self.damaged(f"{len(tokens) - len(set(tokens))} of its {len(tokens)} tokens occur twice")
+        num_repeated = len(tokens) - len(set(tokens))
+        if num_repeated:
+            raise self.damaged(f"{num_repeated} of its {len(tokens)} tokens occur twice")
         return GgufVocabulary(
             tokens=tokens,
             merges=[(left, right) for left, _, right in (m.partition(" ") for m in self._strings(_PREFIX + "merges"))],
