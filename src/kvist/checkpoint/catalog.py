@@ -12,10 +12,10 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvist.checkpoint.disk import exists
 from kvist.checkpoint.files import Checkpoint, quote, quote_path
 from kvist.checkpoint.gguf import GgufFile, is_split_part, refuse_split
 from kvist.checkpoint.hub import HUB_PREFIX, fetch
-from kvist.checkpoint.mapped import exists
 from kvist.checkpoint.safetensors import CONFIG_NAME, HuggingFaceDirectory, file_names, listed, read_config
 from kvist.errors import CheckpointError
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from kvist.errors import CheckpointError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 READABLE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 """Types whose bytes ``Checkpoint.raw`` gives out. Others are listed with name and size, and refused when read."""

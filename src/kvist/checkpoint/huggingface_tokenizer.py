@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
+from kvist.checkpoint.disk import reason, regular_file_bytes
 from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
-from kvist.checkpoint.mapped import reason, regular_file_bytes
 from kvist.checkpoint.token_spelling import spelling_of_decoder
 from kvist.checkpoint.tokenizer_parts import TokenizerParts, end_of_turn_ids, is_library_failure
 from kvist.errors import CheckpointError, UnsupportedError

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from kvist.checkpoint.disk import reason, regular_file_bytes
 from kvist.checkpoint.files import quote, quote_path
-from kvist.checkpoint.mapped import reason, regular_file_bytes
 from kvist.errors import CheckpointError
 
 MAX_JSON_BYTES = 64 << 20

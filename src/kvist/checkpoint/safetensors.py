@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from kvist.checkpoint.disk import exists, reason
 from kvist.checkpoint.files import TensorInfo, find_tensor, quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
-from kvist.checkpoint.mapped import MappedFile, exists, reason
+from kvist.checkpoint.mapped import MappedFile
 from kvist.checkpoint.safetensors_header import read_header
 from kvist.errors import CheckpointError
 
