@@ -10,9 +10,8 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +27,11 @@ from kvist.engine.generation import Generation
 from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
 from kvist.engine.transcript import Transcript
-from kvist.errors import RequestError, SpecError
+from kvist.errors import CapacityError, RequestError, SpecError
 from kvist.model.decoder import STEP_TOKENS, load_decoder
 from kvist.spec.cache import CacheSpec
 from kvist.spec.model import ModelSpec
-from kvist.units import parse_bytes
+from kvist.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,7 +46,8 @@ class LLM:
     ``model`` is a name of the catalog, a path, ``hf:org/name``, or an opened ``ModelFiles``. ``weights`` converts at
     load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
     model's trained one. The cache is reserved at once: ``kv_budget`` bytes (a number, or text such as "1GiB"), else one
-    sequence of the context, at most half of the free memory.
+    sequence of the context, at most half of the free memory. ``progress`` is called with the name of each part of
+    loading as it begins ("weights", "cache", "kernels"), and with "ready".
 
     Raises CheckpointError, SpecError or CapacityError, one line each, before anything large is allocated.
     """
@@ -61,33 +61,42 @@ class LLM:
         *,
         context: int | None = None,
         kv_budget: int | str | None = None,
+        progress: Callable[[str], object] = bool,
     ) -> None:
-        started = perf_counter()
         cache.check_runs()
         threads = usable_cores().num_usable if threads is None else threads
         if not 1 <= threads <= _MAX_THREADS:
             raise SpecError(f"threads must be from 1 to {_MAX_THREADS}, got {threads}")
         self.files = model if isinstance(model, ModelFiles) else open_model(model)
         try:
-            self.capacity = capacity_of(self.files, cache, context=context, kv_budget=kv_budget)
+            self.capacity = capacity_of(self.files, cache, weights=weights, context=context, kv_budget=kv_budget)
+            progress("weights")
             self._decoder = load_decoder(self.files.checkpoint, weights=weights, context=context, threads=threads)
+        except BaseException:
+            self.files.checkpoint.close()
+            raise
+        try:
+            progress("cache")
             self._cache = KvCache(
                 self.spec, cache, num_tokens=self.capacity.num_tokens, step_tokens=self._decoder.step_tokens
             )
+            progress("kernels")
+            self._decoder.prepare(self._cache)
         except BaseException:
+            self._decoder.close()
             self.files.checkpoint.close()
             raise
         self.engine = Engine(
             self._decoder,
             self._cache,
             cache,
-            context_length=min(self.capacity.num_tokens, self._decoder.context_length),
+            context_length=min(self.capacity.num_tokens, context or self.spec.context_length),
             tokenizer=self.files.tokenizer,
             end_token_ids=self.files.end_token_ids,
         )
         self._turn = threading.Lock()
         self._is_closed = False
-        self.load_s = perf_counter() - started
+        progress("ready")
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +178,7 @@ class LLM:
         if prompts is not None:
             return [self.generate(one, params, cache=cache, digest=digest) for one in prompts]
         with self._turn:
-            generation = self.stream(prompt, params, cache=cache, digest=digest)  # type: ignore[arg-type]
+            generation = self.stream(cast("str | Sequence[int]", prompt), params, cache=cache, digest=digest)
             try:
                 for _ in generation:
                     pass
@@ -225,20 +234,29 @@ class LLM:
             raise RequestError(f"this LLM ({self.files.name}) is closed; make a new one")
 
 
-def capacity_of(files: ModelFiles, cache: CacheSpec, *, context: int | None, kv_budget: int | str | None) -> Capacity:
-    """Return the tokens that the cache would be reserved for, without loading anything. Raises CapacityError."""
-    if context is not None and context < 1:
-        raise SpecError(f"the context must hold at least 1 token, got {context}")
-    available = available_memory()
-    if available is not None:
-        available = max(0, available - files.weights_bytes)
+def capacity_of(
+    files: ModelFiles, cache: CacheSpec, *, weights: str | None, context: int | None, kv_budget: int | str | None
+) -> Capacity:
+    """Return the tokens that the cache would be reserved for, without loading anything.
+
+    Raises SpecError for a context that the model wasn't trained for, CapacityError where the memory isn't there.
+    """
+    trained = files.spec.context_length
+    if context is not None and not 1 <= context <= trained:
+        raise SpecError(f"the context must be from 1 to {trained} tokens, as trained, got {context}")
+    available, needed = available_memory(), files.loaded_bytes(weights)
+    if available is not None and needed > available:
+        raise CapacityError(
+            f"the weights take {format_bytes(needed)} and {format_bytes(available)} of memory are free; free some, "
+            "or take a smaller type with --weights"
+        )
     return plan_capacity(
         files.spec,
         cache,
-        context=context or files.spec.context_length,
+        context=context or trained,
         step_tokens=STEP_TOKENS,
         budget=parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget,
-        available=available,
+        available=None if available is None else available - needed,
     )
 
 
@@ -252,7 +270,7 @@ def _many(prompt: str | Sequence[int] | list[str] | list[list[int]]) -> list[str
     """The prompts of a list of them; None for a single one."""
     if isinstance(prompt, str) or len(prompt) == 0:
         return None
-    return None if hasattr(prompt[0], "__index__") else list(prompt)  # type: ignore[arg-type]
+    return None if hasattr(prompt[0], "__index__") else cast("list[str] | list[list[int]]", prompt)
 
 
 def _whole_numbers(token_ids: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.model.decoder import Part
 from kvist.spec.model import ModelSpec
@@ -44,6 +45,9 @@ class FakeDecoder:
         self._answer = list(answer)
         self._step_s = step_s
         self._histories: WeakKeyDictionary[Sequence, list[int]] = WeakKeyDictionary()
+
+    def prepare(self, cache: KvCache) -> None:
+        self.prepared = cache
 
     def forward(self, parts: Values[Part]) -> np.ndarray:
         assert not self.is_closed

@@ -13,6 +13,7 @@ from kvist.cli.flatten import flattened
 from kvist.cli.interrupt import Interrupt
 from kvist.cli.lines import typed_lines
 from kvist.cli.output import EXIT_INTERRUPTED, Output, command, error_line
+from kvist.cli.startup import Startup
 from kvist.errors import KvistError, RequestError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def chat(
             raise RequestError(f"{files.name} has no chat template; kvist generate --raw continues a text with it")
         files.encode_chat([{"role": "user", "content": system or ""}])
         loading.capacity(files)
-        with loading.load(files) as llm:
+        with loading.load(files, Startup().progress) as llm:
             conversation = Conversation(llm, params, system)
             if sys.stdin.isatty():
                 out.notice(f"{files.name}, context of {llm.context_length} tokens; /help lists commands, /exit leaves")

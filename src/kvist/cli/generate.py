@@ -91,8 +91,7 @@ def generate(
         capacity = loading.capacity(files)
         check_fits(files, capacity, token_ids, loading.context)
         _warn(out, params)
-        with loading.load(files) as llm:
-            startup.mark("load")
+        with loading.load(files, startup.progress) as llm:
             result = _stream(llm, token_ids, params, showing, out, startup)
             out.finish(_document(llm, result, startup))
     if result.finish_reason == "cancelled":

@@ -6,6 +6,7 @@ Defaults are those of the classes behind: an option left out is None, and None c
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,13 +101,21 @@ class LoadOptions:
         """Return the tokens that the cache will hold, before anything is loaded. Raises CapacityError."""
         from kvist.llm import capacity_of
 
-        return capacity_of(files, self.cache, context=self.context, kv_budget=self.kv_budget)
+        return capacity_of(files, self.cache, weights=self.weights, context=self.context, kv_budget=self.kv_budget)
 
-    def load(self, files: ModelFiles) -> LLM:
-        """Load the weights and reserve the cache."""
+    def load(self, files: ModelFiles, progress: Callable[[str], object] = bool) -> LLM:
+        """Load the weights, reserve the cache and make the kernels ready."""
         from kvist.llm import LLM
 
-        return LLM(files, self.weights, self.cache, self.threads, context=self.context, kv_budget=self.kv_budget)
+        return LLM(
+            files,
+            self.weights,
+            self.cache,
+            self.threads,
+            context=self.context,
+            kv_budget=self.kv_budget,
+            progress=progress,
+        )
 
 
 def _parse_biases(pairs: list[str]) -> dict[int, float]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 
 _LOADED_S = time.perf_counter()
+_PATIENCE_S = 1.0
 
 
 class Startup:
@@ -15,6 +18,8 @@ class Startup:
     def __init__(self) -> None:
         self._last_s = 0.0
         self.parts_s: dict[str, float] = {}
+        self._notice = threading.Timer(_PATIENCE_S, _say_that_it_compiles)
+        self._notice.daemon = True
 
     def mark(self, part: str) -> None:
         """Count the time since the last mark (or the start of the process) as ``part``."""
@@ -22,11 +27,18 @@ class Startup:
         self.parts_s[part] = now_s - self._last_s
         self._last_s = self.parts_s["total"] = now_s
 
-    def move(self, seconds: float, origin: str, part: str) -> None:
-        """Count ``seconds`` of ``origin`` as ``part`` instead."""
-        moved_s = min(seconds, self.parts_s[origin])
-        self.parts_s[origin] -= moved_s
-        self.parts_s[part] = self.parts_s.get(part, 0.0) + moved_s
+    def progress(self, begins: str) -> None:
+        """Take what ``LLM`` says of its loading: parts ``load`` and ``compile``, and a word where that takes long."""
+        if begins == "kernels":
+            self.mark("load")
+            self._notice.start()
+        elif begins == "ready":
+            self._notice.cancel()
+            self.mark("compile")
+
+
+def _say_that_it_compiles() -> None:
+    sys.stderr.write("compiling kernels for this model and this processor, once; it takes some seconds ...\n")
 
 
 def process_age_s() -> float:

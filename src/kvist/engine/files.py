@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvist.checkpoint.catalog import open_checkpoint
-from kvist.checkpoint.chat import render_chat
+from kvist.checkpoint.chat_tokens import encode_chat
 from kvist.checkpoint.files import Checkpoint
 from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from kvist.engine.defaults import default_params, end_token_ids
@@ -24,6 +25,7 @@ from kvist.spec.model import ModelSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_ELEMENT_BYTES = {"f32": 4, "bf16": 2, "q8": 1.0625, "q4": 0.625}
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -56,6 +58,13 @@ class ModelFiles:
         """Bytes of the tensors in the files."""
         return sum(tensor.num_bytes for tensor in self.checkpoint.tensors.values())
 
+    def loaded_bytes(self, weights: str | None) -> int:
+        """Return about how much memory the weights take when converted to ``weights`` (None: as they are)."""
+        element_bytes = _ELEMENT_BYTES.get(weights or "")
+        if element_bytes is None:
+            return self.weights_bytes
+        return int(element_bytes * sum(prod(tensor.shape) for tensor in self.checkpoint.tensors.values()))
+
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, with BOS where the model wants it. Raises RequestError where it can't."""
         return self._tokenizer().encode(text)
@@ -65,12 +74,9 @@ class ModelFiles:
 
         Raises RequestError for a model without a template, CheckpointError for a broken one.
         """
-        tokenizer = self._tokenizer()
-        if tokenizer.chat_template is None:
+        if not self.has_template:
             raise RequestError(f"{self.name} has no chat template; give the prompt as it is (--raw)")
-        tokens: dict[str, Any] = dict(tokenizer.template_tokens)
-        text = render_chat(tokenizer.chat_template, messages, **tokens)
-        return tokenizer.encode(text, add_special_tokens=False)
+        return encode_chat(self._tokenizer(), messages)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

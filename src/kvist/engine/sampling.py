@@ -104,11 +104,13 @@ def top_k_ids(logits: Row, top_k: int) -> Ids:
     is_tied = values == threshold
     num_tied = top_k - int(np.count_nonzero(values > threshold))
     is_kept = (values > threshold) | (is_tied & (np.cumsum(is_tied) <= num_tied))
-    return candidates[is_kept]
+    kept: Ids = candidates[is_kept]
+    return kept
 
 
 def _kth_largest(values: Row, k: int) -> np.float32:
-    return np.partition(values, values.size - k)[values.size - k]
+    found: np.float32 = np.partition(values, values.size - k)[values.size - k]
+    return found
 
 
 def keep_min_p(weights: Ids, min_p: float) -> None:
