@@ -13,18 +13,15 @@ def write(root: Path, name: str, text: str) -> None:
 
 def test_reads_what_the_system_says(tmp_path: Path) -> None:
     write(tmp_path, "proc/cpuinfo", "processor\t: 0\nmodel name\t: Some  CPU @ 3 GHz\n")
-    write(tmp_path, "sys/devices/system/cpu/cpu0/cache/index0/size", "32K\n")
-    write(tmp_path, "sys/devices/system/cpu/cpu0/cache/index3/size", "36M\n")
     machine = this_machine(tmp_path)
     assert machine.processor == "Some CPU @ 3 GHz"
-    assert machine.last_level_cache_bytes == 36 << 20
 
 
 def test_a_silent_system_leaves_nothing_out(tmp_path: Path) -> None:
     machine = this_machine(tmp_path)
     assert machine.processor
-    assert machine.last_level_cache_bytes == 32 << 20
     assert machine.memory_bytes > 1 << 28
+    assert machine.last_level_cache_bytes >= 1 << 18
     assert set(machine.as_json()) == {
         "processor", "processors", "last_level_cache_bytes", "memory_bytes", "system", "versions",
     }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import kvist
+from kvist.cli.bench import bench_app
 from kvist.cli.cache import cache_app
 from kvist.cli.chat import chat
 from kvist.cli.doctor import doctor
@@ -30,6 +31,7 @@ app.command(epilog='Example: kvist chat --system "Answer in one sentence."')(cha
 app.command(epilog="Example: kvist info smollm2-135m --json")(info)
 app.command(epilog="Example: kvist models")(models)
 app.command(epilog="Example: kvist doctor")(doctor)
+app.add_typer(bench_app, name="bench")
 app.add_typer(cache_app, name="cache")
 
 

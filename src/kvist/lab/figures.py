@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+__all__ = ["COLORS", "FORMATS", "Figure", "check_figure_path", "new_figure", "save_figure"]
+
 FORMATS = ("png", "svg", "pdf")
 COLORS = ("#1b6ca8", "#d1495b", "#3d8361", "#b8860b", "#6a4c93", "#5c6770")
 """Told apart by their lightness too, so that a print in grey still reads."""

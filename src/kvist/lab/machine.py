@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from kvist.units import parse_bytes
+from kvist.kernels.ceiling import last_level_cache_bytes
 
-_UNKNOWN_CACHE_BYTES = 32 << 20
 _PACKAGES = ("kvist", "numpy", "numba", "llvmlite")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``processors`` may run this process; ``last_level_cache_bytes`` is the biggest cache that one of them sees."""
+    """``processors`` may run this process; ``last_level_cache_bytes`` is the biggest cache that a core sees."""
 
     processor: str
     processors: int
@@ -34,11 +33,11 @@ class Machine:
 
 
 def this_machine(root: Path = Path("/")) -> Machine:
-    """Return the facts of this machine; ``root`` is where proc and sys are found (tests give a directory)."""
+    """Return the facts of this machine; ``root`` is where proc is found (tests give a directory)."""
     return Machine(
         processor=_processor(root),
         processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        last_level_cache_bytes=_last_level_cache(root),
+        last_level_cache_bytes=last_level_cache_bytes(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         versions={"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
@@ -51,12 +50,6 @@ def _processor(root: Path) -> str:
         if name.strip() in ("model name", "Model"):
             return " ".join(value.split())
     return platform.processor() or platform.machine()
-
-
-def _last_level_cache(root: Path) -> int:
-    """The largest cache of the first processor; 32 MiB where the system doesn't say."""
-    sizes = [_text(path).strip() for path in root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")]
-    return max((parse_bytes(size + "iB") for size in sizes if size), default=_UNKNOWN_CACHE_BYTES)
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,38 @@
+"""The figures of the benchmarks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvist.lab.bench_cache import CacheBench
+from kvist.lab.figures import COLORS, Figure, new_figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SMOOTHED_TOKENS = 9
+
+
+def draw_cache(bench: CacheBench, caption: str) -> Figure:
+    """Milliseconds a token against its position, with the cache and without."""
+    figure, (axis,) = new_figure(title=f"The KV cache: same tokens, {bench.ratio:.0f} times faster")
+    positions = bench.positions[1:]  # the first token's time is the prompt's
+    for times, color, name in (
+        (bench.uncached_token_s, COLORS[1], "without: every token computes the whole prefix"),
+        (bench.cached_token_s, COLORS[0], "with: every token computes itself"),
+    ):
+        axis.plot(positions, [1e3 * time for time in times[1:]], color=color, alpha=0.25, linewidth=0.8)
+        axis.plot(positions, [1e3 * time for time in smoothed(times[1:])], color=color, linewidth=1.8, label=name)
+    axis.set_xlabel("position of the token")
+    axis.set_ylabel("milliseconds a token")
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False, loc="upper left")
+    figure.supxlabel(caption, fontsize=7, color="#5c6770", x=0.01, ha="left")
+    return figure
+
+
+def smoothed(times: Sequence[float]) -> list[float]:
+    """Return the running median over some neighbours, fewer at the ends."""
+    reach = SMOOTHED_TOKENS // 2
+    windows = (sorted(times[max(0, n - reach) : n + reach + 1]) for n in range(len(times)))
+    return [window[len(window) // 2] for window in windows]
