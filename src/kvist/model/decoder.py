@@ -148,7 +148,7 @@ class Decoder:
         self._team.run(self._kernels.addresses, program.table, chunks, table, self.weights.arena, cache.store.arena, place.work)
         self._check_status(place, program.table)
         size = tables.num_outputs * writer.logits_stride
-        rows = place.work[writer.logits : writer.logits + size].view(np.float32).reshape(tables.num_outputs, -1)
+        rows = place.work[writer.logits : writer.logits + size].view(np.float32).reshape(tables.num_outputs, writer.logits_stride // 4)
         logits = rows[:, : self.spec.vocab_size].copy()
         if not np.isfinite(logits).all():
             raise NumericsError("the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it")
