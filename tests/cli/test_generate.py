@@ -122,6 +122,11 @@ def test_memory_and_context(kvist: Command) -> None:
     assert 2**20 - 16 * budget["kv"]["bytes_per_token"] < budget["kv"]["pool_bytes"] <= 2**20
 
 
+def test_a_cache_that_holds_less_than_the_context_is_named(kvist: Command) -> None:
+    done = kvist("generate", "-p", "Hello", "-n", "1", "--kv-budget", "9KiB")
+    assert "the cache holds 64 of the context's 256 tokens: a budget of 9KiB; --kv-budget sets it" in done.err
+
+
 def test_the_end_of_the_context_is_named(kvist: Command) -> None:
     done = kvist("generate", "-p", "Hello", "--raw", "--context", "32", "--ignore-eos")
     assert done.code == 0

@@ -30,11 +30,14 @@ _MAX_TOKENS = 1024
 @command
 @flattened
 def chat(
-    sampling: options.SamplingOptions,
-    loading: options.LoadOptions,
+    *,
     model: options.Model = options.DEFAULT_MODEL,
     system: options.System = None,
-    max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="The most tokens of an answer.")] = _MAX_TOKENS,
+    max_tokens: Annotated[
+        int, typer.Option("-n", "--max-tokens", metavar="N", help="The most tokens of an answer.")
+    ] = _MAX_TOKENS,
+    sampling: options.SamplingOptions,
+    loading: options.LoadOptions,
     is_json: options.Json = False,
 ) -> None:
     """Talk with a model; a turn computes only its new text, the rest is in the cache. /help lists commands."""
@@ -47,7 +50,9 @@ def chat(
         if not files.has_template:
             raise RequestError(f"{files.name} has no chat template; kvist generate --raw continues a text with it")
         files.encode_chat([{"role": "user", "content": system or ""}])
-        loading.capacity(files)
+        shortfall = loading.shortfall(files, loading.capacity(files))
+        if shortfall:
+            out.notice(shortfall)
         with loading.load(files, Startup().progress) as llm:
             conversation = Conversation(llm, params, system)
             if sys.stdin.isatty():

@@ -67,14 +67,15 @@ class ShowOptions:
 @command
 @flattened
 def generate(
+    *,
+    model: options.Model = options.DEFAULT_MODEL,
     prompting: PromptOptions,
+    max_tokens: Annotated[
+        int, typer.Option("-n", "--max-tokens", metavar="N", help="The most tokens to generate.")
+    ] = SamplingParams().max_tokens,
     sampling: options.SamplingOptions,
     showing: ShowOptions,
     loading: options.LoadOptions,
-    model: options.Model = options.DEFAULT_MODEL,
-    max_tokens: Annotated[
-        int, typer.Option("-n", "--max-tokens", help="The most tokens to generate.")
-    ] = SamplingParams().max_tokens,
     is_json: options.Json = False,
 ) -> None:
     """Answer one prompt, from -p, a file or stdin. The text streams to stdout, one line about it goes to stderr."""
@@ -90,7 +91,7 @@ def generate(
         token_ids = prompting.token_ids(files, text)
         capacity = loading.capacity(files)
         check_fits(files, capacity, token_ids, loading.context)
-        _warn(out, params)
+        _warn(out, params, loading.shortfall(files, capacity))
         with loading.load(files, startup.progress) as llm:
             result = _stream(llm, token_ids, params, showing, out, startup)
             out.finish(_document(llm, result, startup))
@@ -98,7 +99,9 @@ def generate(
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _warn(out: Output, params: SamplingParams) -> None:
+def _warn(out: Output, params: SamplingParams, shortfall: str | None) -> None:
+    if shortfall:
+        out.notice(shortfall)
     idle = options.idle_options(params)
     if idle:
         out.notice(f"{', '.join(idle)} changes nothing at temperature 0; add --temperature 1")

@@ -36,19 +36,26 @@ class SamplingOptions:
     """How tokens are chosen; what is left out is the model's own, else ``SamplingParams``' default."""
 
     temperature: Annotated[
-        float | None, typer.Option(help="Divides the logits; 0 takes the likeliest. Default: the model's own, else 0.")
+        float | None,
+        typer.Option(metavar="X", help="Divides the logits; 0 takes the likeliest. Default: the model's own, else 0."),
     ] = None
-    top_k: Annotated[int | None, typer.Option(help="Keep the K likeliest tokens; 0 keeps all.")] = None
-    top_p: Annotated[float | None, typer.Option(help="Keep the fewest tokens that hold this probability.")] = None
-    min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely relative to the likeliest.")] = None
+    top_k: Annotated[int | None, typer.Option(metavar="K", help="Keep the K likeliest tokens; 0 keeps all.")] = None
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Keep the fewest tokens that hold this probability.")
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Keep tokens this likely relative to the likeliest.")
+    ] = None
     repetition_penalty: Annotated[
-        float | None, typer.Option(help="Weakens tokens that prompt or answer have; 1 changes nothing.")
+        float | None, typer.Option(metavar="X", help="Weakens tokens that prompt or answer have; 1 changes nothing.")
     ] = None
-    presence_penalty: Annotated[float | None, typer.Option(help="Subtracted from tokens that the answer has.")] = None
+    presence_penalty: Annotated[
+        float | None, typer.Option(metavar="X", help="Subtracted from tokens that the answer has.")
+    ] = None
     frequency_penalty: Annotated[
-        float | None, typer.Option(help="Subtracted for each time that the answer has the token.")
+        float | None, typer.Option(metavar="X", help="Subtracted for each time that the answer has the token.")
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable. Default: a new one.")] = None
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Makes sampling repeatable. Default: a new one.")] = None
     logit_bias: Annotated[
         list[str] | None, typer.Option(metavar="ID=BIAS", help="Add BIAS to a token's logit; may be repeated.")
     ] = None
@@ -89,9 +96,11 @@ class LoadOptions:
     ] = None
     context: Annotated[
         int | None,
-        typer.Option("--context", "--ctx", help="Tokens of prompt and answer. Default: as trained."),
+        typer.Option("--context", "--ctx", metavar="N", help="Tokens of prompt and answer. Default: as trained."),
     ] = None
-    threads: Annotated[int | None, typer.Option(help="Default: the physical cores this process may use.")] = None
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Default: the physical cores this process may use.")
+    ] = None
 
     @property
     def cache(self) -> CacheSpec:
@@ -102,6 +111,14 @@ class LoadOptions:
         from kvist.llm import capacity_of
 
         return capacity_of(files, self.cache, weights=self.weights, context=self.context, kv_budget=self.kv_budget)
+
+    def shortfall(self, files: ModelFiles, capacity: Capacity) -> str | None:
+        """Return what to say where the cache holds less than the context; None where it holds all."""
+        if not capacity.is_cut:
+            return None
+        why = "half of the free memory" if self.kv_budget is None else f"a budget of {self.kv_budget}"
+        wanted = self.context or files.spec.context_length
+        return f"the cache holds {capacity.num_tokens} of the context's {wanted} tokens: {why}; --kv-budget sets it"
 
     def load(self, files: ModelFiles, progress: Callable[[str], object] = bool) -> LLM:
         """Load the weights, reserve the cache and make the kernels ready."""

@@ -1,0 +1,156 @@
+"""The Python face: what ``LLM`` takes, gives, refuses, and lets go of."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from fakes.model import fake_files, fake_spec, install
+
+from kvist import LLM, CacheSpec, SamplingParams, llm
+from kvist.errors import CapacityError, RequestError, SpecError
+
+SHORT = SamplingParams(max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> list:
+    return install(monkeypatch)
+
+
+def test_one_prompt_gives_a_result_and_a_list_gives_a_list() -> None:
+    with LLM("any") as model:
+        alone = model.generate("Hello", SHORT)
+        assert alone.generated_tokens == 6
+        ids = model.tokenizer.encode("Hello")
+        for prompt in (ids, tuple(ids), np.array(ids)):
+            assert model.generate(prompt, SHORT).token_ids == alone.token_ids
+        several = model.generate(["Hello", "Goodbye"], SHORT)
+        assert [result.token_ids for result in several] == [alone.token_ids, model.generate("Goodbye", SHORT).token_ids]
+        assert model.generate([ids, ids], SHORT)[1].token_ids == alone.token_ids
+        assert model.generate("Hello", SHORT, cache=False, digest=True).logits_sha256 is not None
+
+
+def test_stream_then_result() -> None:
+    with LLM("any") as model:
+        stream = model.stream("Hello", SHORT)
+        text = "".join(event.text for event in stream)
+        assert stream.result.text == text
+        assert stream.result.token_ids == model.generate("Hello", SHORT).token_ids
+
+
+def test_chat_is_the_template_then_generate() -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    with LLM("any") as model:
+        result = model.chat(messages, SHORT)
+        assert result.prompt_tokens == len(model.files.encode_chat(messages)) == 24
+
+
+def test_without_params_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, generation_config={"do_sample": True, "temperature": 0.7})
+    with LLM("any") as model:
+        assert model.default_params == SamplingParams(temperature=0.7)
+
+
+def test_logits() -> None:
+    with LLM("any") as model:
+        logits = model.logits([1, 2, 3])
+        assert logits.shape == (3, 264)
+        assert logits.dtype == np.float32
+        before = model.num_forward_tokens
+        assert np.array_equal(model.logits(np.array([1, 2, 3]), cache=False), logits)
+        assert model.num_forward_tokens - before == 1 + 2 + 3
+        assert np.array_equal(model.logits([1, 2, 3], chunk=2), logits)
+        for bad, said in (([], "empty"), ([264], "264"), (["a"], "whole numbers"), ([1.5], "whole numbers")):
+            with pytest.raises(RequestError, match=said):
+                model.logits(bad)
+        with pytest.raises(RequestError, match="chunk must be at least 1"):
+            model.logits([1], chunk=0)
+
+
+def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
+    with LLM(fake_files(has_tokenizer=False)) as model:
+        assert model.generate([1, 2], SHORT).generated_tokens == 6
+        assert model.logits([1, 2]).shape == (2, 264)
+        for refused in (lambda: model.generate("x"), lambda: model.tokenizer, lambda: model.chat([])):
+            with pytest.raises(RequestError, match=r"no tokenizer|no chat template"):
+                refused()
+
+
+def test_a_kept_transcript_saves_work() -> None:
+    with LLM("any") as model:
+        transcript = model.new_transcript()
+        stream = model.stream("Hello", SHORT, transcript=transcript)
+        list(stream)
+        again = model.stream("Hello there", SHORT, transcript=transcript)
+        list(again)
+        assert again.result.cached_tokens == 5
+        transcript.release()
+
+
+def test_settings_are_checked_before_anything_is_loaded(fake: list) -> None:
+    for error, settings in (
+        (SpecError, {"threads": 0}),
+        (SpecError, {"context": 0}),
+        (SpecError, {"context": 257}),
+        (SpecError, {"cache": CacheSpec("int8")}),
+        (SpecError, {"kv_budget": "lots"}),
+        (CapacityError, {"kv_budget": 5}),
+    ):
+        with pytest.raises(error):
+            LLM("any", **settings)
+    assert fake == []
+
+
+def test_weights_that_do_not_fit_are_refused(fake: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "available_memory", lambda: 10_000)
+    files = fake_files()
+    monkeypatch.setattr(type(files), "loaded_bytes", lambda *_: 20_000)
+    with pytest.raises(CapacityError, match=r"the weights take 19.53 KiB and 9.77 KiB of memory are free"):
+        LLM(files)
+    assert fake == []
+
+
+def test_little_memory_shortens_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "available_memory", lambda: 2 * 3 * 16 * 128)  # three blocks and as much again
+    with LLM("any") as model:
+        assert model.context_length == 48
+        assert model.capacity.is_cut
+        with pytest.raises(RequestError, match="the context holds 48"):
+            model.generate("x" * 49)
+
+
+def test_closing(fake: list) -> None:
+    with LLM("any") as model:
+        pass
+    assert fake[0].is_closed
+    assert model.files.checkpoint.is_closed
+    model.close()
+    for use in (lambda: model.generate("x"), lambda: model.logits([1]), model.new_transcript):
+        with pytest.raises(RequestError, match="closed"):
+            use()
+
+
+def test_progress_names_the_parts_of_loading() -> None:
+    parts: list[str] = []
+    LLM("any", progress=parts.append).close()
+    assert parts == ["weights", "cache", "kernels", "ready"]
+
+
+def test_two_models_and_two_callers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_spec(), step_s=0.001)
+    with LLM("one") as one, LLM("two") as two:
+        expected = {prompt: one.generate(prompt, SHORT).token_ids for prompt in ("a", "b", "c", "d")}
+        found: dict[tuple[int, str], tuple[int, ...]] = {}
+
+        def ask(number: int, prompt: str) -> None:
+            found[number, prompt] = (one, two)[number % 2].generate(prompt, SHORT).token_ids
+
+        threads = [threading.Thread(target=ask, args=(number, prompt)) for number in range(4) for prompt in expected]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 16
+    assert all(token_ids == expected[prompt] for (_, prompt), token_ids in found.items())
