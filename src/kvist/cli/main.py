@@ -15,6 +15,7 @@ from kvist.cli.doctor import doctor
 from kvist.cli.generate import generate
 from kvist.cli.info import info
 from kvist.cli.models import models
+from kvist.cli.plan import plan
 
 app = typer.Typer(
     name="kvist",
@@ -30,6 +31,7 @@ app.command(epilog='Example: kvist generate smollm2-135m -p "Why is the sky blue
 app.command(epilog='Example: kvist chat --system "Answer in one sentence."')(chat)
 app.command(epilog="Example: kvist info smollm2-135m --json")(info)
 app.command(epilog="Example: kvist models")(models)
+app.command(epilog="Example: kvist plan config.json --gpu H100 --context 8192 --kv int8")(plan)
 app.command(epilog="Example: kvist doctor")(doctor)
 app.add_typer(bench_app, name="bench")
 app.add_typer(cache_app, name="cache")

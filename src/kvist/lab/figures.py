@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kvist.errors import KvistError
 
 try:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 except ImportError as error:
     raise KvistError("drawing needs matplotlib, which isn't installed; pip install 'kvist[lab]'") from error
@@ -17,9 +18,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.axes import Axes
-
-__all__ = ["COLORS", "FORMATS", "Figure", "check_figure_path", "new_figure", "save_figure"]
+__all__ = ["COLORS", "FORMATS", "Axes", "Figure", "check_figure_path", "new_figure", "save_figure"]
 
 FORMATS = ("png", "svg", "pdf")
 COLORS = ("#1b6ca8", "#d1495b", "#3d8361", "#b8860b", "#6a4c93", "#5c6770")

@@ -91,7 +91,7 @@ def _shorter(plan: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _windows(plan: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for window in _WINDOWS:
+    for window in _WINDOWS if plan.settings.engine.name == "kvist" else ():
         if window < plan.context and (plan.settings.window is None or window < plan.settings.window):
             yield f"a window of {window} tokens", f"--window {window}", {"window": window}
 

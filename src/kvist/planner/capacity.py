@@ -31,8 +31,10 @@ class Budget:
         return max(0, self.weights_bytes + self.overhead_bytes - self.usable_bytes)
 
 
-def budget(settings: PlanSettings, weights_bytes: int | None, overhead_bytes: int) -> Budget | None:
+def budget(settings: PlanSettings, weights_bytes: int | None, overhead_bytes: int, missing: str) -> Budget | None:
     """Return the memory of one rank, None where no memory was given.
+
+    ``missing`` says why the weights' size isn't known.
 
     Raises:
         CapacityError: the weights' size is needed and isn't known.
@@ -44,7 +46,9 @@ def budget(settings: PlanSettings, weights_bytes: int | None, overhead_bytes: in
     if memory is None:
         return None
     if weights_bytes is None:
-        raise CapacityError("the weights' size isn't known, so neither is what is left; give --weight-bytes SIZE")
+        raise CapacityError(
+            f"what the weights leave isn't known, give --weight-bytes SIZE or --kv-memory SIZE: {missing}"
+        )
     usable = math.floor(memory * settings.utilisation)
     weights = -(-weights_bytes // settings.tensor_parallel)
     return Budget(memory, usable, weights, overhead_bytes, max(0, usable - weights - overhead_bytes))

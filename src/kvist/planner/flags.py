@@ -17,7 +17,7 @@ def vllm_flags(plan: Plan) -> list[str]:
         flags.append(f"--tensor-parallel-size {settings.tensor_parallel}")
     if settings.num_replicas > 1:
         flags.append(f"--data-parallel-size {settings.num_replicas}")
-    users = settings.users or plan.users
+    users = min(filter(None, (settings.users, plan.users)), default=None)
     if users:
         flags.append(f"--max-num-seqs {-(-users // settings.num_replicas)}")
     return flags
@@ -26,7 +26,7 @@ def vllm_flags(plan: Plan) -> list[str]:
 def llama_cpp_flags(plan: Plan) -> list[str]:
     """Return llama.cpp's options; its -c is the cells of all sequences together."""
     settings = plan.settings
-    users = max(1, settings.users or plan.users or 1)
+    users = min(filter(None, (settings.users, plan.users)), default=1)
     k_type, v_type = TYPES[settings.cache.k_codec], TYPES[settings.cache.v_codec]
     flags = [f"-c {plan.context * users}", f"-np {users}", f"-ctk {k_type}", f"-ctv {v_type}", "-ngl 999"]
     if v_type.startswith("q"):

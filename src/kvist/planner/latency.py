@@ -19,13 +19,17 @@ MAX_BATCH = 1 << 16
 
 @dataclass(frozen=True)
 class Roofline:
-    """A model on a device: ``num_ranks`` of them read and multiply together."""
+    """A model on a device: ``num_ranks`` of them read and multiply together.
+
+    ``weight_scale`` is the weights' real size over what their type says, where files told it.
+    """
 
     footprint: Footprint
     parameters: Parameters
     weight_type: str
     device: Device
     num_ranks: int = 1
+    weight_scale: float = 1.0
 
     @property
     def model(self) -> ModelSpec:
@@ -50,10 +54,13 @@ class Roofline:
         rank = self.footprint.on_rank(self.num_ranks)
         return (rank.sequence_bytes(num_tokens) + rank.state_bytes) * self.num_ranks
 
+    def weight_read_bytes(self, num_tokens: int) -> float:
+        """Bytes of weights that a step of ``num_tokens`` rows reads."""
+        return step_bytes(self.parameters, self.weight_type, num_tokens) * self.weight_scale
+
     def decode_bytes(self, num_sequences: int, num_tokens: int) -> float:
         """Bytes that a step reads: the weights once, and every sequence's cache."""
-        weights = step_bytes(self.parameters, self.weight_type, num_sequences)
-        return weights + num_sequences * self.cache_read_bytes(num_tokens)
+        return self.weight_read_bytes(num_sequences) + num_sequences * self.cache_read_bytes(num_tokens)
 
     def decode_operations(self, num_sequences: int, num_tokens: int) -> float:
         """Operations of a step, two a multiply-add."""
@@ -74,7 +81,7 @@ class Roofline:
 
     def ttft_s(self, num_tokens: int) -> float:
         """Seconds from a prompt to its first token, nothing cached."""
-        reading = step_bytes(self.parameters, self.weight_type, num_tokens) / self.bandwidth
+        reading = self.weight_read_bytes(num_tokens) / self.bandwidth
         return max(reading, self._seconds(self.prefill_operations(num_tokens)))
 
     def compute_bound_at(self, num_tokens: int) -> int | None:
@@ -93,7 +100,7 @@ class Roofline:
         if not cache:
             return MAX_BATCH
         batch = 1
-        while batch < MAX_BATCH and step_bytes(self.parameters, self.weight_type, batch) > batch * cache:
+        while batch < MAX_BATCH and self.weight_read_bytes(batch) > batch * cache:
             batch += 1
         return batch
 

@@ -67,7 +67,7 @@ class Plan:
     @cached_property
     def budget(self) -> Budget | None:
         """One rank's memory."""
-        return capacity.budget(self.settings, self.weights_bytes, self.overhead_bytes)
+        return capacity.budget(self.settings, self.weights_bytes, self.overhead_bytes, self.source.missing)
 
     @cached_property
     def charged_bytes(self) -> int:
@@ -110,7 +110,10 @@ class Plan:
         device, parameters = self.settings.device, self.source.parameters
         if device is None or parameters is None:
             return None
-        return Roofline(self.footprint, parameters, self.weight_type, device, self.settings.tensor_parallel)
+        given, scale = self.settings.weight_bytes, 1.0
+        if given is not None:
+            scale = given / weight_bytes(parameters, self.weight_type)
+        return Roofline(self.footprint, parameters, self.weight_type, device, self.settings.tensor_parallel, scale)
 
     @property
     def fits(self) -> bool | None:

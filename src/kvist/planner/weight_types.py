@@ -17,10 +17,10 @@ BITS: dict[str, Fraction] = {
     "f16": Fraction(16),
     "fp8": Fraction(8) + Fraction(32, 128 * 128),  # a 4-byte scale for each 128 x 128
     "int8": Fraction(8),
-    "q8": Fraction(34 * 8, 32),  # blocks of 32 with a 16-bit scale
-    "q4": Fraction(18 * 8, 32),
+    "q8": Fraction(34 * 8, 32),  # a 16-bit scale for each 32
+    "q4": Fraction(20 * 8, 32),  # kvist's 4-bit form: a 16-bit scale and minimum for each 32
     "int4": Fraction(4) + Fraction(20, 128),  # groups of 128 with a 16-bit scale and a 4-bit zero point
-    "mxfp4": Fraction(17 * 8, 32),  # blocks of 32 with an 8-bit scale
+    "mxfp4": Fraction(17 * 8, 32),  # an 8-bit scale for each 32
 }
 _KEEPS_EMBEDDINGS = {"fp8", "int4"}
 _ONLY_EXPERTS = {"mxfp4"}

@@ -124,7 +124,7 @@ def _parameters(
     """Return the number of parameters, or None and what it would take to know it."""
     rules = WEIGHT_RULES.get(ALIASES.get(name, name))
     if rules is None:
-        return None, f'how the weights of model_type "{name}" are laid out; the model\'s files would say'
+        return None, f'how the weights of model_type "{name}" are laid out isn\'t known here; its files would say'
     try:
         return count(rules, fields, layers, width, is_tied), ""
     except SpecError as error:
