@@ -16,8 +16,8 @@ _HOW = "kvist plan --calibrate measures this machine, in a few seconds"
 _KEYS = ("memory_bytes", "read_bandwidth", "int_dot_peak")
 
 
-def calibrate(out: Output) -> None:
-    """Measure memory bandwidth and integer-dot peak with the threads that the engine would use, and keep them."""
+def calibrate(out: Output) -> dict[str, Any]:
+    """Measure memory bandwidth and integer-dot peak with the engine's number of threads; keep and return them."""
     from kvist.engine.cores import usable_cores
     from kvist.lab.ceiling import MachineProbe
     from kvist.lab.machine import this_machine
@@ -37,7 +37,7 @@ def calibrate(out: Output) -> None:
     out.line(f"memory       {format_bytes(machine.memory_bytes)}")
     out.line(f"bandwidth    {ceiling.read_bandwidth / 1e9:.1f} GB/s read by {threads} threads")
     out.line(f"int8 dots    {ceiling.int_dot_peak / 1e12:.2f} TOP/s")
-    out.finish({"calibration": found, "path": str(path)})
+    return {**found, "path": str(path)}
 
 
 def local_device() -> Device:

@@ -12,7 +12,7 @@ from kvist.cli.output import Output, command
 from kvist.cli.plan_options import LOCAL, CacheOptions, MemoryOptions, UserOptions, catalog_device, settings
 from kvist.cli.plan_source import Source, read_source
 from kvist.cli.plan_table import comparison, lines
-from kvist.errors import SpecError
+from kvist.errors import KvistError, SpecError
 from kvist.planner.devices import DEVICES
 from kvist.planner.document import document
 from kvist.planner.explain import explain
@@ -60,15 +60,10 @@ def plan(
 ) -> None:
     """Plan a cache: bytes, users, contexts and speed, from a model's config alone, without weights or a GPU."""
     out = Output(is_json)
-    if is_list:
-        _list_devices(out)
+    facts = _list_devices(out) if is_list else _calibrate(out) if is_calibration else {}
+    if facts and not models:
+        out.finish(facts)
         return
-    if is_calibration:
-        from kvist.cli.calibration import calibrate
-
-        calibrate(out)
-        if not models:
-            return
     if not models:
         raise SpecError("kvist plan needs a model: a config.json, a directory, a GGUF file, a name, or hf:ORG/NAME")
     if plot is not None:
@@ -96,6 +91,14 @@ def plan(
     for (made, _), found in zip(answers, documents, strict=True):
         found.update(_flags(made, wants_vllm_flags, wants_llama_flags))
     out.finish(documents[0] if len(documents) == 1 else {"plans": documents})
+    if is_check and not all(found["check"]["equal"] for found in documents):
+        raise KvistError("predicted and real bytes differ; that is a bug in kvist, please report it")
+
+
+def _calibrate(out: Output) -> dict[str, Any]:
+    from kvist.cli.calibration import calibrate
+
+    return {"calibration": calibrate(out)}
 
 
 def _device(name: str) -> Device:
@@ -141,7 +144,7 @@ def _flags(made: Plan, wants_vllm: bool, wants_llama: bool) -> dict[str, Any]:
     return found | ({"llamacpp_flags": llama_cpp_flags(made)} if wants_llama else {})
 
 
-def _list_devices(out: Output) -> None:
+def _list_devices(out: Output) -> dict[str, Any]:
     """Show the catalog; what nobody has checked has a question mark."""
     out.line(f"{'device':<28} {'memory':>12} {'bandwidth':>12} {'bf16':>14}")
     for device in DEVICES:
@@ -151,7 +154,7 @@ def _list_devices(out: Output) -> None:
         size = f"{format_bytes(int(memory.value))}{_mark(memory.is_verified)}"
         out.line(f"{device.name:<28} {size:>12} {speed:>12} {peak_text:>14}")
     out.line("? unverified; kvist plan --json gives every number's origin")
-    out.finish({"devices": [device.name for device in DEVICES]})
+    return {"devices": [device.name for device in DEVICES]}
 
 
 def _mark(is_verified: bool) -> str:

@@ -102,8 +102,8 @@ def _weights(plan: Plan) -> Iterator[str]:
         active = f" ({parameters.active:,} active)" if parameters.experts else ""
         text = f"{parameters.total:,} parameters{active}"
     yield text + (f", {format_bytes(size)}" if size is not None else "")
-    if size is not None and plan.settings.weight_bytes is None:
-        yield f"in {plan.weight_type}"
+    if size is not None:
+        yield f"in {plan.weight_type}" if plan.settings.weight_bytes is None else "as given or as its files hold them"
 
 
 def _cache(plan: Plan) -> Iterator[str]:
