@@ -5,7 +5,8 @@ A query's result is one fixed sequence of operations over the tokens it sees, wh
 other or they are attended apart and merged by ``finish``. A token that a query may not see takes part in no product
 with V, and its score is replaced before the maximum, so that unwritten slots may hold anything.
 
-Blocks in the cache arena, per layer: K ``[kv_head][D/2][16][2]`` (bf16) or ``[kv_head][D][16]`` (f32), V ``[kv_head][16][D]``.
+Blocks in the cache arena, per layer: K ``[kv_head][D/2][16][2]`` (bf16) or ``[kv_head][D][16]`` (f32), V ``[kv_head][8][D][2]``
+(bf16, two tokens side by side) or ``[kv_head][16][D]`` (f32).
 A query's *record* is (maximum, sum, 56 bytes unused, [D] weighted values), all f32.
 """
 
@@ -28,6 +29,7 @@ from kvist.kernels.layout import (
     SCRATCH,
     SCRATCH_STRIDE,
     SPAN_BLOCKS,
+    SPAN_STEP,
     SPAN_TOKENS,
     SPANS,
     TILE_FIELDS,
@@ -37,7 +39,6 @@ from kvist.kernels.simd import (
     add,
     bf16_even,
     bf16_odd,
-    bf16_to_f32,
     fma,
     first_lane,
     get_f32,
@@ -45,7 +46,6 @@ from kvist.kernels.simd import (
     load_f32,
     load_i32,
     load_rows_f32,
-    load_u16,
     max_lanes,
     maximum,
     mul,
@@ -90,7 +90,7 @@ class Head(NamedTuple):
 
     ``k`` and ``v`` are offsets of the head in block 0, ``k_block`` and ``v_block`` the distance between blocks, ``blocks``
     where the sequence's block table starts, ``position`` the tile's first position, ``share`` how many query heads use
-    this KV head, ``window`` how many tokens a query sees (0: all).
+    this KV head, ``window`` how many tokens a query sees (0: all), ``last_block`` the tile's last block number.
     """
 
     k: int
@@ -101,6 +101,7 @@ class Head(NamedTuple):
     position: int
     share: int
     window: int
+    last_block: int
 
 
 class Shape(NamedTuple):
@@ -140,38 +141,61 @@ def is_seen(head, span, position):
 
 
 @inline
-def scores_of_block(arenas, k, q, shape, rows):
-    """[rows, 16] scores of a block's tokens; even and odd dims summed apart, then added."""
-    even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
-    stride = value(shape.dim) * 4
-    for d in range(0, value(shape.dim), 2):
-        if value(shape.k_codec) == CODEC_BF16:
-            pair = load_i32(arenas.cache, k + d * 32, LANES)
-            k_even, k_odd = bf16_even(pair), bf16_odd(pair)
-        else:
-            k_even, k_odd = load_f32(arenas.cache, k + d * 64, LANES), load_f32(arenas.cache, k + d * 64 + 64, LANES)
-        even = fma(splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES), k_even, even)
-        odd = fma(splat_rows_f32(arenas.work, q + d * 4 + 4, stride, rows, LANES), k_odd, odd)
-    return add(even, odd)
+def load_keys(cache, k, d, shape):
+    """Dims d and d + 1 of a block's 16 keys, as two vectors."""
+    if value(shape.k_codec) == CODEC_BF16:
+        pair = load_i32(cache, k + d * 32, LANES)
+        return bf16_even(pair), bf16_odd(pair)
+    return load_f32(cache, k + d * 64, LANES), load_f32(cache, k + d * 64 + 64, LANES)
 
 
 @inline
-def ask_for(cache, at, size):
-    for line in range(0, size, 64):
-        prefetch(cache, at + line)
+def ask_for(cache, block, d, codec):
+    """Ask for what dims d and d + 1 take in a block: a cache line, or two."""
+    at = block + d * LANES * element_bytes(codec)
+    prefetch(cache, at)
+    if value(codec) == CODEC_F32:
+        prefetch(cache, at + 64)
+
+
+@inline
+def ask_for_keys(cache, block, pair, shape):
+    """Ask for an eighth of a block's keys."""
+    size = 2 * value(shape.dim) * element_bytes(shape.k_codec)
+    for at in range(0, size, 64):
+        prefetch(cache, block + pair * size + at)
 
 
 @inline
 def write_scores(arenas, head, first, last, q, scores, shape, rows):
-    """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``; asks for the values and the next keys."""
-    k_size = LANES * value(shape.dim) * element_bytes(shape.k_codec)
-    v_size = LANES * value(shape.dim) * element_bytes(shape.v_codec)
-    for b in range(first, last):
-        ask_for(arenas.cache, head.k + arenas.table[head.blocks + min(b + 2, last - 1)] * head.k_block, k_size)
-        block = arenas.table[head.blocks + b]
-        ask_for(arenas.cache, head.v + block * head.v_block, v_size)
-        found = scores_of_block(arenas, head.k + block * head.k_block, q, shape, rows)
-        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, found)
+    """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``.
+
+    Even and odd dims are summed apart, then added. Two blocks are done at a time, so that each number of a query is
+    fetched once for both; the next two blocks' keys and these blocks' values are asked for meanwhile.
+    """
+    stride = value(shape.dim) * 4
+    for b in range(first, last, 2):
+        other = min(b + 1, last - 1)
+        block_a, block_b = arenas.table[head.blocks + b], arenas.table[head.blocks + other]
+        k_a, k_b = head.k + block_a * head.k_block, head.k + block_b * head.k_block
+        v_a, v_b = head.v + block_a * head.v_block, head.v + block_b * head.v_block
+        next_a = head.k + arenas.table[head.blocks + min(b + 2, last - 1)] * head.k_block
+        next_b = head.k + arenas.table[head.blocks + min(b + 3, last - 1)] * head.k_block
+        even_a, odd_a = zero_f32(rows, LANES), zero_f32(rows, LANES)
+        even_b, odd_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
+        for d in range(0, value(shape.dim), 2):
+            ask_for(arenas.cache, next_a, d, shape.k_codec)
+            ask_for(arenas.cache, next_b, d, shape.k_codec)
+            ask_for(arenas.cache, v_a, d, shape.v_codec)
+            ask_for(arenas.cache, v_b, d, shape.v_codec)
+            a_even, a_odd = load_keys(arenas.cache, k_a, d, shape)
+            b_even, b_odd = load_keys(arenas.cache, k_b, d, shape)
+            q_even = splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES)
+            even_a, even_b = fma(q_even, a_even, even_a), fma(q_even, b_even, even_b)
+            q_odd = splat_rows_f32(arenas.work, q + d * 4 + 4, stride, rows, LANES)
+            odd_a, odd_b = fma(q_odd, a_odd, odd_a), fma(q_odd, b_odd, odd_b)
+        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, add(even_a, odd_a))
+        store_rows(arenas.work, scores + other % SPAN_BLOCKS * 64, SCORE_BYTES, add(even_b, odd_b))
 
 
 @called
@@ -201,25 +225,46 @@ def softmax_row(work, scores, record, first, last, low, high):
 
 
 @inline
-def load_value(cache, v, shape):
+def load_values(cache, v, pair, shape):
+    """Values [D] of tokens 2 * pair and 2 * pair + 1 of a block."""
+    size = value(shape.dim) * element_bytes(shape.v_codec)
     if value(shape.v_codec) == CODEC_BF16:
-        return bf16_to_f32(load_u16(cache, v, shape.dim))
-    return load_f32(cache, v, shape.dim)
+        both = load_i32(cache, v + pair * 2 * size, shape.dim)
+        return bf16_even(both), bf16_odd(both)
+    return load_f32(cache, v + pair * 2 * size, shape.dim), load_f32(cache, v + (pair * 2 + 1) * size, shape.dim)
+
+
+@inline
+def shares_of(arenas, scores, t, shape, rows):
+    """The queries' softmax weights of the token at position ``t``, in every lane."""
+    return splat_rows_f32(arenas.work, scores + t % SPAN_TOKENS * 4, SCORE_BYTES, rows, shape.dim)
 
 
 @called
 def add_values(arenas, head, low, high, scores, values, shape, rows):
-    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, in ascending order."""
+    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, in ascending order.
+
+    The next span's keys are asked for meanwhile, so that memory never idles.
+    """
     acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.dim)
-    row_bytes = value(shape.dim) * element_bytes(shape.v_codec)
     t = low
     while t < high:
         v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block
         end = min(high, (t // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
-        for j in range(t, end):
-            shares = splat_rows_f32(arenas.work, scores + j % SPAN_TOKENS * 4, SCORE_BYTES, rows, shape.dim)
-            acc = fma(shares, load_value(arenas.cache, v + j % BLOCK_TOKENS * row_bytes, shape), acc)
-        t = end
+        if t % 2 == 1:
+            acc = fma(shares_of(arenas, scores, t, shape, rows), load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[1], acc)
+            t += 1
+        k_next = head.k + arenas.table[head.blocks + min(t // BLOCK_TOKENS + SPAN_BLOCKS, head.last_block)] * head.k_block
+        while t + 2 <= end:
+            pair = t % BLOCK_TOKENS // 2
+            ask_for_keys(arenas.cache, k_next, pair, shape)
+            even, odd = load_values(arenas.cache, v, pair, shape)
+            acc = fma(shares_of(arenas, scores, t, shape, rows), even, acc)
+            acc = fma(shares_of(arenas, scores, t + 1, shape, rows), odd, acc)
+            t += 2
+        if t < end:
+            acc = fma(shares_of(arenas, scores, t, shape, rows), load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[0], acc)
+            t += 1
     store_rows(arenas.work, values, record_bytes(shape), acc)
 
 
@@ -299,7 +344,7 @@ def attend_queries(arenas, head, span, q, query, scores, runs, is_apart, shape, 
             merge(arenas.work, runs + (q + r) * record, parts + r * record, is_first, shape)
 
 
-@inline
+@called
 def attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows):
     """Attend one span with as many whole groups of ``rows`` queries as are left; returns the next query."""
     while q + value(rows) <= count:
@@ -316,15 +361,25 @@ def head_of(line, program, table, tile, kv_head, shape):
     v = program[line, AT_V] + kv_head * LANES * value(shape.dim) * element_bytes(shape.v_codec)
     blocks = table[table[GROUPS + 2 * program[line, AT_GROUP] + 1] + table[tile + 3]]
     share, window = program[line, AT_SHARE], program[line, AT_WINDOW]
-    return Head(k, program[line, AT_K_BLOCK], v, program[line, AT_V_BLOCK], blocks, table[tile + 2], share, window)
+    last_block = (table[tile + 2] + table[tile + 1] - 1) // BLOCK_TOKENS
+    return Head(k, program[line, AT_K_BLOCK], v, program[line, AT_V_BLOCK], blocks, table[tile + 2], share, window, last_block)
+
+
+@inline
+def attend_span(arenas, head, span, count, queries, scores, runs, is_apart, shape, rows, joint_rows, few, joint_few):
+    """Attend one span with all queries of a tile: in the largest groups, then smaller ones, then one by one."""
+    q = np.int64(0)
+    q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows)
+    q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, few, joint_few)
+    attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, static(1), static(1))
 
 
 @inline
 def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, joint_few):
-    """A chunk is a tile of query rows and a KV head; and a span, where spans are attended apart."""
-    table, work = arenas.table, arenas.work
-    spans = table[SPANS]
-    part, chunk = (chunk % spans, chunk // spans) if spans else (0, chunk)
+    """A chunk is a tile of query rows and a KV head; and some spans, where spans are attended apart."""
+    table, spans = arenas.table, arenas.table[SPANS]
+    parts = (spans + table[SPAN_STEP] - 1) // table[SPAN_STEP] if spans else 1
+    part, chunk = chunk % parts, chunk // parts
     kv_head, tile = chunk % program[line, AT_KV_HEADS], table[TILES] + chunk // program[line, AT_KV_HEADS] * TILE_FIELDS
     head = head_of(line, program, table, tile, kv_head, shape)
     first_row, count = table[tile], table[tile + 1] * head.share
@@ -332,22 +387,21 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
     queries = program[line, AT_Q] + kv_head * program[line, AT_Q_HEAD] + first_row * head.share * value(shape.dim) * 4
     runs = scores + value(rows) * (SCORE_BYTES + record_bytes(shape))
     first_span = low_of(head, head.position) // SPAN_TOKENS
-    end_span = (head.position + table[tile + 1] - 1) // SPAN_TOKENS + 1
+    end_span = head.last_block // SPAN_BLOCKS + 1
     if spans:
-        runs = program[line, AT_PARTS] + ((kv_head * spans + part) * table[NUM_ROWS] + first_row) * head.share * record_bytes(shape)
-        first_span += part
-        end_span = min(end_span, first_span + 1)
-    is_apart = spans > 0
+        records_of_span = table[NUM_ROWS] * head.share * record_bytes(shape)
+        kept = program[line, AT_PARTS] + kv_head * spans * records_of_span + first_row * head.share * record_bytes(shape)
+        begin = first_span + part * table[SPAN_STEP]
+        for span in range(begin, min(end_span, begin + table[SPAN_STEP])):
+            at = kept + (span - first_span) * records_of_span
+            attend_span(arenas, head, span, count, queries, scores, at, True, shape, rows, joint_rows, few, joint_few)
+        return
     for span in range(first_span, end_span):
-        q = np.int64(0)
-        q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows)
-        q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, few, joint_few)
-        attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, static(1), static(1))
-    if not spans:
-        for q in range(count):
-            out = program[line, AT_OUT] + (first_row + q // head.share) * program[line, AT_OUT_STRIDE]
-            at = out + (kv_head * head.share + q % head.share) * value(shape.dim) * 4
-            write_result(work, runs + q * record_bytes(shape), at, shape)
+        attend_span(arenas, head, span, count, queries, scores, runs, False, shape, rows, joint_rows, few, joint_few)
+    for q in range(count):
+        out = program[line, AT_OUT] + (first_row + q // head.share) * program[line, AT_OUT_STRIDE]
+        at = out + (kv_head * head.share + q % head.share) * value(shape.dim) * 4
+        write_result(arenas.work, runs + q * record_bytes(shape), at, shape)
 
 
 @inline

@@ -102,11 +102,14 @@ def write_key(work, at, cache, block, slot, scratch, shape):
 
 
 @inline
-def write_value(work, at, cache, row, shape):
+def write_value(work, at, cache, block, slot, scratch, shape):
+    """Write a value into its slot; two tokens' bf16 stand side by side."""
     if value(shape.v_codec) == CODEC_BF16:
-        store(cache, row, f32_to_bf16(load_f32(work, at, shape.dim)))
+        store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
+        for d in range(value(shape.dim)):
+            put_u16(cache, block + ((slot // 2 * value(shape.dim) + d) * 2 + slot % 2) * 2, get_u16(work, scratch + d * 2))
     else:
-        store(cache, row, load_f32(work, at, shape.dim))
+        store(cache, block + slot * value(shape.dim) * 4, load_f32(work, at, shape.dim))
 
 
 @inline
@@ -141,9 +144,8 @@ def append(chunk, thread, line, program, table, weights, cache, work, shape):
     block, column = slot // BLOCK_TOKENS, slot % BLOCK_TOKENS
     k_block = program[line, AP_K] + block * program[line, AP_K_BLOCK] + kv_head * LANES * value(shape.dim) * element_bytes(shape.k_codec)
     write_key(work, key, cache, k_block, column, key + size, shape)
-    v_row = kv_head * LANES + column
-    v_at = program[line, AP_V] + block * program[line, AP_V_BLOCK] + v_row * value(shape.dim) * element_bytes(shape.v_codec)
-    write_value(work, v_in, cache, v_at, shape)
+    v_block = program[line, AP_V] + block * program[line, AP_V_BLOCK] + kv_head * LANES * value(shape.dim) * element_bytes(shape.v_codec)
+    write_value(work, v_in, cache, v_block, column, key + size, shape)
 
 
 def append_kernel(dim: int, k_codec: int, v_codec: int) -> Any:

@@ -26,15 +26,16 @@ FIRST_FIELD = 2
     TILES,
     NUM_TILES,
     SPANS,
+    SPAN_STEP,
     SCRATCH,
     SCRATCH_STRIDE,
     GROUPS,
-) = range(11)
+) = range(12)
 """The head of the table.
 
 ``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``: lists by row.
 ``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first position, sequence) for each attention tile. ``SPANS``: how many
-spans are attended apart and merged later (0: each tile walks its own). ``SCRATCH`` is an offset in ``work``, with
+spans are attended apart, ``SPAN_STEP`` a chunk, and merged later (0: each tile walks its own). ``SCRATCH`` is an offset in ``work``, with
 ``SCRATCH_STRIDE`` bytes for each thread. From ``GROUPS`` on, for each layer group: where the
 list of slots to write (by row) starts, and where the list of block-table starts (by sequence) is.
 """

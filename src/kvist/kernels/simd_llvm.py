@@ -340,14 +340,14 @@ get_u16, put_u16 = _scalar_access(types.uint16, _LLVM["u16"])
 
 @intrinsic
 def prefetch(typingctx, memory, offset):
-    """Ask for the cache line at ``offset``; never faults."""
+    """Ask for the cache line at ``offset``, into the second-level cache; never faults."""
 
     def codegen(context, builder, sig, args):
         at = _address(context, builder, sig.args[0], args[0], args[1], _LLVM["i8"])
         function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(ir.VoidType(), [at.type, _I32, _I32, _I32]), "llvm.prefetch.p0"
         )
-        builder.call(function, [at, _I32(0), _I32(3), _I32(1)])
+        builder.call(function, [at, _I32(0), _I32(2), _I32(1)])
         return context.get_dummy_value()
 
     return types.void(memory, types.intp), codegen

@@ -21,7 +21,7 @@ from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
 from kvist.kernels import target
 from kvist.kernels.layout import GROUPS, MAX_GROUPS, STATUS, TABLE_HEAD, TILE_FIELDS
-from kvist.kernels.layout import NUM_OUTPUTS, NUM_ROWS, NUM_TILES, OUTPUTS, POSITIONS, SCRATCH, SCRATCH_STRIDE, SPANS, TILES, TOKENS
+from kvist.kernels.layout import NUM_OUTPUTS, NUM_ROWS, NUM_TILES, OUTPUTS, POSITIONS, SCRATCH, SCRATCH_STRIDE, SPAN_STEP, SPANS, TILES, TOKENS
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
 from kvist.model.layers import ModelWeights, load_weights
@@ -32,6 +32,9 @@ from kvist.spec.model import ModelSpec
 
 STEP_TOKENS = 256
 """Most rows of a pass: enough to keep the multipliers busy, few enough that a pass is over in a fraction of a second."""
+
+SPAN_CHUNKS = 6
+"""Chunks a thread, at least, where spans are attended apart."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,9 @@ class Decoder:
         table = tables.table
         table[SCRATCH], table[SCRATCH_STRIDE] = writer.scratch, writer.scratch_bytes
         program = place.few if tables.num_rows < FEW_ROWS else place.many
-        chunks = program.chunks(tables.num_rows, tables.num_outputs, tables.num_tiles, tables.num_spans)
+        step = max(1, tables.num_spans * tables.num_tiles * self.spec.layers[0].num_kv_heads // (SPAN_CHUNKS * self.num_threads))
+        table[SPAN_STEP] = step
+        chunks = program.chunks(tables.num_rows, tables.num_outputs, tables.num_tiles * max(1, -(-tables.num_spans // step)))
         cache = parts[0].sequence.cache
         self._team.run(self._kernels.addresses, program.table, chunks, table, self.weights.arena, cache.store.arena, place.work)
         self._check_status(place, program.table)

@@ -111,9 +111,9 @@ class Program:
     def _count_table(self) -> npt.NDArray[np.int64]:
         return np.array(self._counts, np.int64)
 
-    def chunks(self, num_rows: int, num_outputs: int, num_tiles: int, num_spans: int) -> npt.NDArray[np.int64]:
-        """How many chunks each line has in a pass of so many rows, rows of logits, attention tiles and separate spans."""
-        numbers = np.array([num_rows, num_outputs, num_tiles * max(1, num_spans), 1, int(num_outputs > 0)], np.int64)
+    def chunks(self, num_rows: int, num_outputs: int, num_tiles: int) -> npt.NDArray[np.int64]:
+        """How many chunks each line has in a pass of so many rows, rows of logits, and attention tiles times their parts."""
+        numbers = np.array([num_rows, num_outputs, num_tiles, 1, int(num_outputs > 0)], np.int64)
         chunks: npt.NDArray[np.int64] = self._count_table @ numbers
         return chunks
 
