@@ -14,7 +14,7 @@ import numpy as np
 
 from kvist.kernels import jit, matmul
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import FIELDS, FIRST_FIELD, HAS_BARRIER, LANES, NUM_ROWS, TABLE_HEAD, WORK_HEAD, quantised_row_bytes
+from kvist.kernels.layout import CHUNKS, CONTROL_HEAD, COUNTERS, FIELDS, FIRST_FIELD, HAS_BARRIER, LANES, NUM_ROWS, TABLE_HEAD, WORK_HEAD, quantised_row_bytes
 from kvist.kernels.simd import (
     add_i32,
     dot4,
@@ -110,8 +110,10 @@ def _best_s(team: Team, compiled: Any, chunks: int, weights: Any, rounds: int, f
     work = np.full(WORK_HEAD + (16 << 20), 3, np.uint8)
     kernels, times = jit.addresses([compiled]), []
     for _ in range(rounds + 1):
+        control = np.zeros(CONTROL_HEAD + COUNTERS, np.int64)
+        control[CONTROL_HEAD + CHUNKS] = chunks
         start = time.perf_counter()
-        team.run(kernels, program, np.array([chunks]), table, weights, cache, work)
+        team.run(kernels, program, control, table, weights, cache, work)
         times.append(time.perf_counter() - start)
     return min(times[1:])
 

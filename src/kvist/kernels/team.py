@@ -10,11 +10,9 @@ import os
 import threading
 from typing import Any
 
-import numpy as np
-
 from kvist.kernels.interpreter import run
 from kvist.kernels.jit import IS_JIT_OFF
-from kvist.kernels.layout import ABORT, CHUNKS, CONTROL_HEAD, COUNTERS
+from kvist.kernels.layout import ABORT
 
 
 class Team:
@@ -27,12 +25,10 @@ class Team:
         self._threads: list[threading.Thread] = []
         self._job: tuple[Any, ...] | None = None
 
-    def run(self, kernels: Any, program: Any, chunks: Any, table: Any, weights: Any, cache: Any, work: Any) -> None:
-        """Run ``program`` to its end, on all threads; ``chunks[line]`` is how many chunks each line has this time."""
+    def run(self, kernels: Any, program: Any, control: Any, table: Any, weights: Any, cache: Any, work: Any) -> None:
+        """Run ``program`` to its end, on all threads. ``control`` is this pass's own: nobody else may ever use it."""
         if self._process != os.getpid():
             self._start()
-        control = np.zeros(CONTROL_HEAD + len(program) * COUNTERS, np.int64)
-        control[CONTROL_HEAD + CHUNKS :: COUNTERS] = chunks
         self._job = job = (kernels, program, control, table, weights, cache, work)
         for lock in self._locks:
             if lock.locked():

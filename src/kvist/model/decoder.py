@@ -9,41 +9,29 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from kvist.cache.kv_cache import KvCache
-from kvist.cache.sequence import Sequence
 from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
 from kvist.kernels import target
-from kvist.kernels.layout import GROUPS, MAX_GROUPS, STATUS, TABLE_HEAD, TILE_FIELDS
-from kvist.kernels.layout import NUM_OUTPUTS, NUM_ROWS, NUM_TILES, OUTPUTS, POSITIONS, SCRATCH, SCRATCH_STRIDE, SPAN_STEP, SPANS, TILES, TOKENS
+from kvist.kernels.layout import SCRATCH, SCRATCH_STRIDE, STATUS
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
 from kvist.model.layers import ModelWeights, load_weights
-from kvist.model.program import FEW_ROWS, SPAN_TOKENS, SPLIT_ROWS, Kernels, Program, Writer, tile_rows
-from kvist.spec.cache import BLOCK_TOKENS, bytes_per_token
+from kvist.model.program import FEW_ROWS, SPLIT_ROWS, Kernels, Program, Writer
+from kvist.model.table import Part as Part
+from kvist.model.table import lower
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.model import ModelSpec
 
 STEP_TOKENS = 256
 """Most rows of a pass: enough to keep the multipliers busy, few enough that a pass is over in a fraction of a second."""
 
-SPAN_CHUNKS = 6
-"""Chunks a thread, at least, where spans are attended apart."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Tokens to append to one sequence, and of which of them logits are wanted."""
-
-    sequence: Sequence
-    token_ids: Many[int]
-    logits: Literal["last", "all", "none"] = "last"
+SPLIT_CHUNKS = 2
+"""Chunks a thread and KV head, about, where spans are attended apart."""
 
 
 class _Place:
@@ -140,76 +128,33 @@ class Decoder:
                 raise RequestError(f"token id {token_id} isn't in the vocabulary; ids are 0 to {self.spec.vocab_size - 1}")
 
     def _run(self, parts: Many[Part], place: _Place) -> npt.NDArray[np.float32]:
-        tables = _Pass(parts, tile_rows(self.spec.layers[0]), self.step_tokens)
         writer = place.writer
-        place.make_room(tables.num_outputs)
-        table = tables.table
-        table[SCRATCH], table[SCRATCH_STRIDE] = writer.scratch, writer.scratch_bytes
-        program = place.few if tables.num_rows < FEW_ROWS else place.many
-        step = max(1, tables.num_spans * tables.num_tiles * self.spec.layers[0].num_kv_heads // (SPAN_CHUNKS * self.num_threads))
-        table[SPAN_STEP] = step
-        chunks = program.chunks(tables.num_rows, tables.num_outputs, tables.num_tiles * max(1, -(-tables.num_spans // step)))
-        cache = parts[0].sequence.cache
-        self._team.run(self._kernels.addresses, program.table, chunks, table, self.weights.arena, cache.store.arena, place.work)
-        self._check_status(place, program.table)
-        size = tables.num_outputs * writer.logits_stride
-        rows = place.work[writer.logits : writer.logits + size].view(np.float32).reshape(tables.num_outputs, writer.logits_stride // 4)
+        table = lower(parts, tile_rows=writer.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads)
+        assert table.num_rows <= self.step_tokens, (table.num_rows, self.step_tokens)
+        place.make_room(table.num_outputs)
+        table.numbers[SCRATCH], table.numbers[SCRATCH_STRIDE] = writer.scratch, writer.scratch_bytes
+        program = place.few if table.num_rows < FEW_ROWS else place.many
+        control = program.control(table.num_rows, table.num_outputs, table.num_tile_parts)
+        cache = parts[0].sequence.cache.store.arena
+        self._team.run(self._kernels.addresses, program.table, control, table.numbers, self.weights.arena, cache, place.work)
+        self._check_status(place, program)
+        return self._logits(place, table.num_outputs)
+
+    def _logits(self, place: _Place, num_outputs: int) -> npt.NDArray[np.float32]:
+        at, stride = place.writer.logits, place.writer.logits_stride
+        rows = place.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
         logits = rows[:, : self.spec.vocab_size].copy()
-        if not np.isfinite(logits).all():
+        if num_outputs and not (np.isfinite(logits.max()) and np.isfinite(logits.min())):
             raise NumericsError("the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it")
         return logits
 
-    def _check_status(self, place: _Place, lines: npt.NDArray[np.int64]) -> None:
+    def _check_status(self, place: _Place, program: Program) -> None:
+        """Raise NumericsError where a kernel met NaN or infinity, naming the layer."""
         status = place.work[STATUS : STATUS + 4].view(np.int32)
         if status[0]:
-            line, status[0] = int(status[0]) - 1, 0
-            layer = min((line - 2) * self.spec.num_layers // max(1, len(lines) - 4), self.spec.num_layers - 1)
-            raise NumericsError(f"NaN or infinity came up in layer {max(0, layer)}; its weights are damaged, or too small a type for it")
-
-
-class _Pass:
-    """The table of one pass, laid out as ``kernels.layout`` says."""
-
-    def __init__(self, parts: Many[Part], rows_a_tile: int, step_tokens: int) -> None:
-        self.num_rows = sum(len(part.token_ids) for part in parts)
-        assert self.num_rows <= step_tokens, (self.num_rows, step_tokens)
-        tokens = np.concatenate([np.asarray(part.token_ids, np.int64) for part in parts])
-        spans = [(part.sequence.num_tokens - len(part.token_ids), part.sequence.num_tokens) for part in parts]
-        positions = np.concatenate([np.arange(start, end) for start, end in spans])
-        outputs, tiles, row = [], [], 0
-        for number, (part, (start, end)) in enumerate(zip(parts, spans, strict=True)):
-            count = end - start
-            tiles += [(row + r, min(rows_a_tile, count - r), start + r, number) for r in range(0, count, rows_a_tile)]
-            outputs += {"last": [row + count - 1], "all": list(range(row, row + count)), "none": []}[part.logits]
-            row += count
-        self.num_outputs, self.num_tiles = len(outputs), len(tiles)
-        self.num_spans = 0
-        if self.num_rows <= SPLIT_ROWS:
-            self.num_spans = max((end - 1) // SPAN_TOKENS + 1 for _, end in spans)
-            self.num_spans = self.num_spans if self.num_spans > 1 else 0
-        self._lists: list[npt.NDArray[np.int64]] = []
-        self._size = TABLE_HEAD
-        head = np.zeros(TABLE_HEAD, np.int64)
-        head[[NUM_ROWS, NUM_OUTPUTS, NUM_TILES, SPANS]] = self.num_rows, self.num_outputs, self.num_tiles, self.num_spans
-        head[TOKENS], head[POSITIONS] = self._put(tokens), self._put(positions)
-        head[OUTPUTS], head[TILES] = self._put(np.array(outputs, np.int64)), self._put(np.array(tiles, np.int64).reshape(-1))
-        assert len(parts[0].sequence.tables) <= MAX_GROUPS, len(parts[0].sequence.tables)
-        for group in range(len(parts[0].sequence.tables)):
-            blocks = [part.sequence.tables[group].blocks for part in parts]
-            slots = [
-                found[np.arange(start, end) // BLOCK_TOKENS] * BLOCK_TOKENS + np.arange(start, end) % BLOCK_TOKENS
-                for found, (start, end) in zip(blocks, spans, strict=True)
-            ]
-            head[GROUPS + 2 * group] = self._put(np.concatenate(slots))
-            starts = np.array([self._put(found) for found in blocks], np.int64)
-            head[GROUPS + 2 * group + 1] = self._put(starts)
-        self.table = np.concatenate([head, *self._lists])
-
-    def _put(self, numbers: npt.NDArray[np.int64]) -> int:
-        start = self._size
-        self._lists.append(numbers)
-        self._size += numbers.size
-        return start
+            layer, status[0] = program.layers[status[0] - 1], 0
+            where = f"in layer {layer}" if layer >= 0 else "in the embedding or the last norm"
+            raise NumericsError(f"NaN or infinity came up {where}; the weights are damaged, or too small a type for the model")
 
 
 def load_decoder(

@@ -17,7 +17,18 @@ import numpy.typing as npt
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
 from kvist.kernels import attention, blocks, elementwise, embedding, jit, matmul, rotary
-from kvist.kernels.layout import FIELDS, FIRST_FIELD, HAS_BARRIER, KERNEL, WORK_HEAD, padded, quantised_row_bytes
+from kvist.kernels.layout import (
+    CHUNKS,
+    CONTROL_HEAD,
+    COUNTERS,
+    FIELDS,
+    FIRST_FIELD,
+    HAS_BARRIER,
+    KERNEL,
+    WORK_HEAD,
+    padded,
+    quantised_row_bytes,
+)
 from kvist.model.families import DecoderSpec
 from kvist.model.layers import LayerWeights, ModelWeights, Norm, Placed
 from kvist.model.weights import Matrix
@@ -29,6 +40,8 @@ SPAN_TOKENS = attention.SPAN_TOKENS
 CHUNK_BYTES = 48 << 10
 """Weights that a chunk of a pass of few rows reads: a microsecond or two."""
 FEW_ROWS = 8
+MAX_CONTROLS = 64
+"""Control blocks that a program keeps ready, some tens of kilobytes each."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +101,17 @@ class Kernels:
 
 
 class Program:
-    """Lines, each with the counts that its number of chunks follows. ``table`` is int64 [lines, FIELDS]."""
+    """Lines, each with the counts that its number of chunks follows. ``table`` is int64 [lines, FIELDS].
+
+    ``layers`` says for each line which layer it belongs to, -1 for none.
+    """
 
     def __init__(self) -> None:
+        self.layer = -1
+        self.layers: list[int] = []
         self._lines: list[list[int]] = []
         self._counts: list[tuple[int, ...]] = []
+        self._controls: dict[tuple[int, int, int], npt.NDArray[np.int64]] = {}
 
     def add(self, kernel: int, counts: Counts, fields: tuple[str, ...], *, has_barrier: bool = True, **values: int) -> None:
         assert set(values) == set(fields), set(values) ^ set(fields)
@@ -101,21 +120,24 @@ class Program:
         for number, name in enumerate(fields, start=FIRST_FIELD):
             line[number] = int(values[name])
         self._lines.append(line)
+        self.layers.append(self.layer)
         self._counts.append((counts.rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs))
 
     @functools.cached_property
     def table(self) -> npt.NDArray[np.int64]:
         return np.array(self._lines, np.int64)
 
-    @functools.cached_property
-    def _count_table(self) -> npt.NDArray[np.int64]:
-        return np.array(self._counts, np.int64)
-
-    def chunks(self, num_rows: int, num_outputs: int, num_tiles: int) -> npt.NDArray[np.int64]:
-        """How many chunks each line has in a pass of so many rows, rows of logits, and attention tiles times their parts."""
-        numbers = np.array([num_rows, num_outputs, num_tiles, 1, int(num_outputs > 0)], np.int64)
-        chunks: npt.NDArray[np.int64] = self._count_table @ numbers
-        return chunks
+    def control(self, num_rows: int, num_outputs: int, num_tile_parts: int) -> npt.NDArray[np.int64]:
+        """A fresh control block for a pass of so many rows, rows of logits, and attention tiles times their parts."""
+        key = (num_rows, num_outputs, num_tile_parts)
+        if key not in self._controls:
+            if len(self._controls) >= MAX_CONTROLS:
+                self._controls.clear()
+            control = np.zeros(CONTROL_HEAD + len(self._lines) * COUNTERS, np.int64)
+            numbers = np.array([num_rows, num_outputs, num_tile_parts, 1, int(num_outputs > 0)], np.int64)
+            control[CONTROL_HEAD + CHUNKS :: COUNTERS] = np.array(self._counts, np.int64) @ numbers
+            self._controls[key] = control
+        return self._controls[key].copy()
 
 
 class Writer:
@@ -126,6 +148,7 @@ class Writer:
     ) -> None:
         self.model, self.spec, self.weights, self.cache = model, spec, weights, cache
         self.kernels, self.num_threads, self.max_rows = kernels, num_threads, max_rows
+        self.tile_rows = tile_rows(model.layers[0])
         self.work = Work()
         self.wide = padded(model.width)
         self.x = self.work.place(max_rows * self.wide * 4)
@@ -155,7 +178,7 @@ class Writer:
 
     def _scratch_bytes(self) -> int:
         """Scratch that a thread needs: a row of the widest norm or activation, or a tile of attention."""
-        queries = max(tile_rows(layer) * layer.num_heads // layer.num_kv_heads for layer in self.model.layers)
+        queries = max(self.tile_rows * layer.num_heads // layer.num_kv_heads for layer in self.model.layers)
         dims = max(layer.k_dim for layer in self.model.layers)
         return max(4 * max(self.wide, self.mlp), attention.scratch_bytes(dims, queries), 8 * dims)
 
@@ -164,8 +187,10 @@ class Writer:
         program = Program()
         self._embed(program)
         for number, (layer, weights) in enumerate(zip(self.model.layers, self.weights.layers, strict=True)):
+            program.layer = number
             self._attention(program, layer, weights, self.cache.store.places[number], is_few)
             self._mlp(program, weights, is_few)
+        program.layer = -1
         placed = [(self.weights.output, 0)]
         rows = self._norm(program, self.weights.final_norm, placed, is_last=True)
         self._matmul(program, placed, rows, self.logits, self.logits_stride, is_few, is_last=True)
