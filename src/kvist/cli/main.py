@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Annotated
 
@@ -58,3 +59,5 @@ def run() -> None:
         app(prog_name="kvist")
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        gc.freeze()  # else Python searches all of Numba for cycles before it ends: half a second
