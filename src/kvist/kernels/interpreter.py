@@ -10,25 +10,33 @@ from __future__ import annotations
 import numpy as np
 
 from kvist.kernels.jit import inline, kernel
-from kvist.kernels.layout import ABORT, CHUNKS, CLAIMED, CONTROL_HEAD, COUNTERS, DONE, HAS_BARRIER, KERNEL
-from kvist.kernels.simd import atomic_load, call_kernel, fetch_add, pause, yield_core
+from kvist.kernels.layout import ABORT, AHEAD_AT, AHEAD_BYTES, CHUNKS, CLAIMED, CONTROL_HEAD, COUNTERS, DONE, HAS_BARRIER, KERNEL
+from kvist.kernels.simd import atomic_load, call_kernel, fetch_add, pause, prefetch, yield_core
 
 SPINS = 2000
 """Pauses before a waiting thread offers its core: some tens of microseconds."""
 
 
 @inline
-def wait(control, counter):
-    """Wait until a line's chunks are all done; returns False when the pass was aborted."""
+def wait(control, counter, weights, ahead, end):
+    """Wait until a line's chunks are all done, asking for weights from ``ahead`` to ``end`` meanwhile.
+
+    Returns how far it asked, or -1 when the pass was aborted.
+    """
     spins = 0
     while atomic_load(control, counter + DONE) < control[counter + CHUNKS]:
         if atomic_load(control, ABORT):
-            return False
-        pause()
+            return np.int64(-1)
+        if ahead < end:
+            prefetch(weights, ahead)
+            prefetch(weights, ahead + 64)
+            ahead += 128
+        else:
+            pause()
         spins += 1
         if spins >= SPINS:
             yield_core()
-    return True
+    return ahead
 
 
 @kernel()
@@ -50,8 +58,11 @@ def run(kernels, thread, program, control, table, weights, cache, work):
             call_kernel(kernels, program[line, KERNEL], chunk, thread, line, program, table, weights, cache, work)
             fetch_add(control, counter + DONE, np.int64(1))
         if program[line, HAS_BARRIER]:
+            ahead = program[line, AHEAD_AT] + thread * program[line, AHEAD_BYTES]
+            end = ahead + program[line, AHEAD_BYTES]
             for open_line in range(first_open, line + 1):
-                if not wait(control, CONTROL_HEAD + open_line * COUNTERS):
+                ahead = wait(control, CONTROL_HEAD + open_line * COUNTERS, weights, ahead, end)
+                if ahead < 0:
                     return False
             first_open = line + 1
     return True

@@ -18,6 +18,8 @@ from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
 from kvist.kernels import attention, blocks, elementwise, embedding, jit, matmul, rotary
 from kvist.kernels.layout import (
+    AHEAD_AT,
+    AHEAD_BYTES,
     CHUNKS,
     CONTROL_HEAD,
     COUNTERS,
@@ -39,6 +41,8 @@ SPLIT_ROWS = 4
 SPAN_TOKENS = attention.SPAN_TOKENS
 CHUNK_BYTES = 48 << 10
 """Weights that a chunk of a pass of few rows reads: a microsecond or two."""
+LOOK_AHEAD_BYTES = 8 << 10
+"""Weights of the next matrix that a waiting thread asks for; twice as much was no faster."""
 FEW_ROWS = 8
 MAX_CONTROLS = 64
 """Control blocks that a program keeps ready, some tens of kilobytes each."""
@@ -122,6 +126,13 @@ class Program:
         self._lines.append(line)
         self.layers.append(self.layer)
         self._counts.append((counts.rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs))
+
+    def look_ahead(self, at: int, num_bytes: int) -> None:
+        """Let threads that wait in the lines since the last matmul ask for ``num_bytes`` each of the next one's weights."""
+        for line in reversed(self._lines):
+            if line[AHEAD_BYTES]:
+                break
+            line[AHEAD_AT], line[AHEAD_BYTES] = at, num_bytes
 
     @functools.cached_property
     def table(self) -> npt.NDArray[np.int64]:
@@ -229,6 +240,8 @@ class Writer:
             assert matrix.offset + matrix.num_bytes <= self.weights.arena.size, matrix
             chunk = self._chunk_panels(matrix, is_few)
             across = -(-matrix.num_panels // chunk)
+            if number == 0:
+                program.look_ahead(matrix.offset, min(LOOK_AHEAD_BYTES, chunk * matrix.panel_bytes))
             kernel = self.kernels.number(matmul.matmul_kernel, matmul.FORMS[matrix.form])
             program.add(
                 kernel, Counts(if_outputs=across) if is_last else Counts(fixed=across), matmul.MM_FIELDS,
