@@ -19,6 +19,7 @@ from kvist.spec.state import RecurrentState
 from kvist.spec.weight_rules import WEIGHT_RULES
 from kvist.spec.weights import count
 
+MAX_LAYERS = 10_000
 LAYERS = ("decoder_layers", "num_decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 CONTEXT = (
     "max_position_embeddings",
@@ -115,6 +116,8 @@ def _num_layers(fields: Fields) -> int:
     number = fields.maybe_count(*LAYERS) or listed
     if not number:
         raise SpecError("the config doesn't say num_hidden_layers; without it the model's size is unknown")
+    if number > MAX_LAYERS:
+        raise SpecError(f"num_hidden_layers in the config must be at most {MAX_LAYERS}, got {number}")
     return number
 
 

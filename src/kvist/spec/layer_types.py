@@ -180,8 +180,10 @@ def gpt_neo(fields: Fields, num_layers: int) -> list[str]:
     pairs = [[["global", "local"], num_layers // 2]] if value is None else value
     names: list[str] = []
     try:
-        for kinds, repeats in pairs:  # type: ignore[attr-defined]
-            names.extend(SLIDING if kind == "local" else FULL for kind in list(kinds) * int(repeats))
+        for listed, repeats in pairs:  # type: ignore[attr-defined]
+            if not 0 <= repeats <= num_layers:
+                raise ValueError
+            names.extend(SLIDING if kind == "local" else FULL for kind in list(listed) * repeats)
     except (TypeError, ValueError):
         raise SpecError("attention_types in the config must be a list of (kinds, repeats)") from None
     return _checked(names, "attention_types", num_layers)
