@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvist.kernels import target
-from kvist.kernels.elementwise import exp, padded_width, quantise
+from kvist.kernels.elementwise import exp, padded_width, quantise_groups
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
     BLOCK_TOKENS,
     FIRST_FIELD,
+    GROUP,
     GROUPS,
     LANES,
     NUM_ROWS,
@@ -69,12 +70,13 @@ SCORE_BYTES = SPAN_TOKENS * 4
 CODEC_F32, CODEC_BF16 = 0, 1
 CODECS = {"f32": CODEC_F32, "bf16": CODEC_BF16}
 
-(AT_GROUP, AT_KV_HEADS, AT_SHARE, AT_Q, AT_Q_HEAD, AT_K, AT_K_BLOCK, AT_V, AT_V_BLOCK, AT_WINDOW, AT_OUT, AT_OUT_STRIDE, AT_PARTS) = range(
-    FIRST_FIELD, FIRST_FIELD + 13
+(AT_GROUP, AT_KV_HEADS, AT_SHARE, AT_Q, AT_Q_HEAD, AT_K, AT_K_BLOCK, AT_V, AT_V_BLOCK, AT_WINDOW, AT_OUT, AT_OUT_STRIDE, AT_PARTS, AT_QUANTISED, AT_QUANTISED_STRIDE, AT_WIDTH) = range(
+    FIRST_FIELD, FIRST_FIELD + 16
 )
-AT_FIELDS = ("group", "kv_heads", "share", "q", "q_head", "k", "k_block", "v", "v_block", "window", "out", "out_stride", "parts")
-(FIN_HEADS, FIN_OUT, FIN_OUT_STRIDE, FIN_PARTS, FIN_SHARE, FIN_WINDOW, FIN_Q, FIN_Q_STRIDE, FIN_WIDTH) = range(FIRST_FIELD, FIRST_FIELD + 9)
-FIN_FIELDS = ("heads", "out", "out_stride", "parts", "share", "window", "quantised", "quantised_stride", "width")
+AT_FIELDS = ("group", "kv_heads", "share", "q", "q_head", "k", "k_block", "v", "v_block", "window", "out", "out_stride", "parts", "quantised", "quantised_stride", "width")
+(FIN_HEADS, FIN_CHUNK_HEADS, FIN_OUT, FIN_OUT_STRIDE, FIN_PARTS, FIN_SHARE, FIN_WINDOW) = range(FIRST_FIELD, FIRST_FIELD + 7)
+(FIN_QUANTISED, FIN_QUANTISED_STRIDE, FIN_WIDTH) = range(FIRST_FIELD + 7, FIRST_FIELD + 10)
+FIN_FIELDS = ("heads", "chunk_heads", "out", "out_stride", "parts", "share", "window", "quantised", "quantised_stride", "width")
 
 
 class Arenas(NamedTuple):
@@ -132,6 +134,14 @@ def position_of(head, q):
 def low_of(head, position):
     """The first position that the query at ``position`` sees."""
     return max(0, position - head.window + 1) if head.window > 0 else 0
+
+
+@inline
+def quantise_heads(work, at, first, heads, width, out, line, shape):
+    """Quantise the columns of some heads of a row; they end at a multiple of 32, or at the row's end."""
+    columns = value(shape.dim)
+    end = padded_width((first + heads) * columns)
+    quantise_groups(work, at, first * columns // GROUP, end // GROUP, padded_width(width), out, line)
 
 
 @inline
@@ -402,6 +412,11 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
         out = program[line, AT_OUT] + (first_row + q // head.share) * program[line, AT_OUT_STRIDE]
         at = out + (kv_head * head.share + q % head.share) * value(shape.dim) * 4
         write_result(arenas.work, runs + q * record_bytes(shape), at, shape)
+    if program[line, AT_QUANTISED] >= 0:
+        for row in range(first_row, first_row + table[tile + 1]):
+            at = program[line, AT_OUT] + row * program[line, AT_OUT_STRIDE]
+            out = program[line, AT_QUANTISED] + row * program[line, AT_QUANTISED_STRIDE]
+            quantise_heads(arenas.work, at, kv_head * head.share, head.share, program[line, AT_WIDTH], out, line, shape)
 
 
 @inline
@@ -419,14 +434,18 @@ def merge_head(row, thread, line, program, table, work, head, shape):
 
 
 @inline
-def finish(row, thread, line, program, table, work, shape, is_quantised):
-    """One row: merge the spans that were attended apart; then quantise it for the output matrix, where that is."""
+def finish(chunk, thread, line, program, table, work, shape):
+    """Some heads of one row: merge the spans that were attended apart; then quantise for the output matrix, where that is."""
+    heads = program[line, FIN_CHUNK_HEADS]
+    parts = program[line, FIN_HEADS] // heads
+    row, first = chunk // parts, chunk % parts * heads
     if table[SPANS]:
-        for head in range(program[line, FIN_HEADS]):
+        for head in range(first, first + heads):
             merge_head(row, thread, line, program, table, work, head, shape)
-    if value(is_quantised):
+    if program[line, FIN_QUANTISED] >= 0:
         at = program[line, FIN_OUT] + row * program[line, FIN_OUT_STRIDE]
-        quantise(work, at, padded_width(program[line, FIN_WIDTH]), program[line, FIN_Q] + row * program[line, FIN_Q_STRIDE], line)
+        out = program[line, FIN_QUANTISED] + row * program[line, FIN_QUANTISED_STRIDE]
+        quantise_heads(work, at, first, heads, program[line, FIN_WIDTH], out, line, shape)
 
 
 def _joint(rows: int, dim: int, registers: int) -> int:
@@ -455,12 +474,12 @@ def scratch_bytes(dim: int, queries: int) -> int:
     return target.current().query_rows * (SCORE_BYTES + record) + queries * record
 
 
-def finish_kernel(dim: int, is_quantised: bool) -> Any:
-    """The kernel that ends a layer's attention; a chunk is a row."""
+def finish_kernel(dim: int) -> Any:
+    """The kernel that ends a layer's attention; a chunk is some heads of a row."""
 
     @kernel(SIGNATURE)
     def run_finish(chunk, thread, line, program, table, weights, cache, work):
         shape = Shape(static(dim), static(CODEC_F32), static(CODEC_F32))
-        finish(chunk, thread, line, program, table, work, shape, static(is_quantised))
+        finish(chunk, thread, line, program, table, work, shape)
 
     return run_finish

@@ -58,8 +58,8 @@ NORMS = {"rms": RMS, "layer": LAYER}
 (NORM_X, NORM_STRIDE, NORM_WIDTH, NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_OUT, NORM_OUT_STRIDE, NORM_IS_LAST) = range(FIRST_FIELD, FIRST_FIELD + 9)
 NORM_FIELDS = ("x", "stride", "width", "weight", "bias", "eps", "out", "out_stride", "is_last")
 
-(ACT_GATE, ACT_UP, ACT_STRIDE, ACT_WIDTH, ACT_OUT, ACT_OUT_STRIDE) = range(FIRST_FIELD, FIRST_FIELD + 6)
-ACT_FIELDS = ("gate", "up", "stride", "width", "out", "out_stride")
+(ACT_GATE, ACT_UP, ACT_STRIDE, ACT_WIDTH, ACT_SEGMENT, ACT_OUT, ACT_OUT_STRIDE) = range(FIRST_FIELD, FIRST_FIELD + 7)
+ACT_FIELDS = ("gate", "up", "stride", "width", "segment", "out", "out_stride")
 
 
 @inline
@@ -103,15 +103,16 @@ def quantise_group(memory, at, inverse, out):
 
 
 @inline
-def quantise(memory, at, width, out, line):
-    """Write a row of f32 as int8 with a scale per group of 32: rint(x * (127 / amax)).
+def quantise_groups(memory, at, first, end, width, out, line):
+    """Write groups ``first`` to ``end`` - 1 of a row of f32 as int8 with a scale per group of 32: rint(x * (127 / amax)).
 
-    Sets the status where a value is NaN or infinite.
+    ``at`` is the row's first value, ``out`` where its quantised form starts. Sets the status where a value is NaN or
+    infinite.
     """
     scales = out + width
     count = width // GROUP
     check = zero_f32(1, LANES)
-    for g in range(count):
+    for g in range(first, end):
         low = load_f32(memory, at + g * 128, LANES)
         high = load_f32(memory, at + g * 128 + 64, LANES)
         largest = max_lanes(maximum(absolute(low), absolute(high)))
@@ -125,6 +126,12 @@ def quantise(memory, at, width, out, line):
         put_f32(memory, scales + (2 * count + g) * 4, scale * F(total))
     if sum_lanes(check) != ZERO:
         report(memory, line)
+
+
+@inline
+def quantise(memory, at, width, out, line):
+    """A whole row, see ``quantise_groups``."""
+    quantise_groups(memory, at, 0, width // GROUP, width, out, line)
 
 
 @inline
@@ -186,19 +193,23 @@ def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised)
 
 @inline
 def activation(chunk, thread, line, program, table, work, kind, is_quantised):
-    """One row: gate -> act(gate), times up where there is one; as f32 or quantised."""
-    at = chunk * program[line, ACT_STRIDE]
-    gate, up = program[line, ACT_GATE] + at, program[line, ACT_UP]
-    out = program[line, ACT_OUT] + chunk * program[line, ACT_OUT_STRIDE]
-    width = program[line, ACT_WIDTH]
+    """A segment of one row: gate -> act(gate), times up where there is one; as f32 or quantised."""
+    width, segment = program[line, ACT_WIDTH], program[line, ACT_SEGMENT]
+    padded = padded_width(width)
+    segments = (padded + segment - 1) // segment
+    row, first = chunk // segments, chunk % segments * segment
+    end = min(first + segment, padded)
+    gate, up = program[line, ACT_GATE] + row * program[line, ACT_STRIDE], program[line, ACT_UP]
+    out = program[line, ACT_OUT] + row * program[line, ACT_OUT_STRIDE]
     to = table[SCRATCH] + thread * table[SCRATCH_STRIDE] if value(is_quantised) else out
-    for i in range(0, padded_width(width), LANES):
+    for i in range(first, end, LANES):
         x = activate(keep_lanes(load_f32(work, gate + i * 4, LANES), i, 0, width, ZERO), kind)
         if up >= 0:
-            x = mul(x, keep_lanes(load_f32(work, up + at + i * 4, LANES), i, 0, width, ZERO))
+            other = up + row * program[line, ACT_STRIDE]
+            x = mul(x, keep_lanes(load_f32(work, other + i * 4, LANES), i, 0, width, ZERO))
         store(work, to + i * 4, x)
     if value(is_quantised):
-        quantise(work, to, padded_width(width), out, line)
+        quantise_groups(work, to, first // GROUP, end // GROUP, padded, out, line)
 
 
 def norm_kernel(kind: int, is_quantised: bool) -> Any:
@@ -212,7 +223,7 @@ def norm_kernel(kind: int, is_quantised: bool) -> Any:
 
 
 def activation_kernel(kind: int, is_quantised: bool) -> Any:
-    """The kernel of an activation, gated or not; a chunk is a row."""
+    """The kernel of an activation, gated or not; a chunk is a segment of a row (a multiple of 32 columns)."""
 
     @kernel(SIGNATURE)
     def run_activation(chunk, thread, line, program, table, weights, cache, work):

@@ -134,7 +134,7 @@ class Decoder:
         place.make_room(table.num_outputs)
         table.numbers[SCRATCH], table.numbers[SCRATCH_STRIDE] = writer.scratch, writer.scratch_bytes
         program = place.few if table.num_rows < FEW_ROWS else place.many
-        control = program.control(table.num_rows, table.num_outputs, table.num_tile_parts)
+        control = program.control(table.num_rows, table.num_split_rows, table.num_outputs, table.num_tile_parts)
         cache = parts[0].sequence.cache.store.arena
         self._team.run(self._kernels.addresses, program.table, control, table.numbers, self.weights.arena, cache, place.work)
         self._check_status(place, program)

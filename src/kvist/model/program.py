@@ -25,6 +25,7 @@ from kvist.kernels.layout import (
     COUNTERS,
     FIELDS,
     FIRST_FIELD,
+    GROUP,
     HAS_BARRIER,
     KERNEL,
     WORK_HEAD,
@@ -50,9 +51,11 @@ MAX_CONTROLS = 64
 
 @dataclass(frozen=True)
 class Counts:
-    """How many chunks a line has: so many for each row, each row of logits, each attention tile and span, or fixed."""
+    """How many chunks a line has: so many for each row, each row whose spans are attended apart, each row of logits, each
+    part of an attention tile; or fixed."""
 
     rows: int = 0
+    split_rows: int = 0
     outputs: int = 0
     tiles: int = 0
     fixed: int = 0
@@ -115,7 +118,7 @@ class Program:
         self.layers: list[int] = []
         self._lines: list[list[int]] = []
         self._counts: list[tuple[int, ...]] = []
-        self._controls: dict[tuple[int, int, int], npt.NDArray[np.int64]] = {}
+        self._controls: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
 
     def add(self, kernel: int, counts: Counts, fields: tuple[str, ...], *, has_barrier: bool = True, **values: int) -> None:
         assert set(values) == set(fields), set(values) ^ set(fields)
@@ -125,7 +128,7 @@ class Program:
             line[number] = int(values[name])
         self._lines.append(line)
         self.layers.append(self.layer)
-        self._counts.append((counts.rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs))
+        self._counts.append((counts.rows, counts.split_rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs))
 
     def look_ahead(self, at: int, num_bytes: int) -> None:
         """Let threads that wait in the lines since the last matmul ask for ``num_bytes`` each of the next one's weights."""
@@ -138,14 +141,14 @@ class Program:
     def table(self) -> npt.NDArray[np.int64]:
         return np.array(self._lines, np.int64)
 
-    def control(self, num_rows: int, num_outputs: int, num_tile_parts: int) -> npt.NDArray[np.int64]:
-        """A fresh control block for a pass of so many rows, rows of logits, and attention tiles times their parts."""
-        key = (num_rows, num_outputs, num_tile_parts)
+    def control(self, num_rows: int, num_split_rows: int, num_outputs: int, num_tile_parts: int) -> npt.NDArray[np.int64]:
+        """A fresh control block for a pass of so many rows, rows attended apart, rows of logits, and parts of tiles."""
+        key = (num_rows, num_split_rows, num_outputs, num_tile_parts)
         if key not in self._controls:
             if len(self._controls) >= MAX_CONTROLS:
                 self._controls.clear()
             control = np.zeros(CONTROL_HEAD + len(self._lines) * COUNTERS, np.int64)
-            numbers = np.array([num_rows, num_outputs, num_tile_parts, 1, int(num_outputs > 0)], np.int64)
+            numbers = np.array([num_rows, num_split_rows, num_outputs, num_tile_parts, 1, int(num_outputs > 0)], np.int64)
             control[CONTROL_HEAD + CHUNKS :: COUNTERS] = np.array(self._counts, np.int64) @ numbers
             self._controls[key] = control
         return self._controls[key].copy()
@@ -268,17 +271,24 @@ class Writer:
             qkv=self.qkv, qkv_stride=self.qkv_stride, angles=self.angles, angles_stride=self.turned * 4, turned=self.turned,
             scale=weights.scale, q_norm=weights.q_norm, k_norm=weights.k_norm, eps=self.weights.eps, **stored, **common,
         )  # fmt: skip
-        out = {"out": self.attended, "out_stride": self.attended_stride, "parts": self.parts, "window": layer.window or 0}
-        program.add(
-            self.kernels.number(attention.attention_kernel, layer.k_dim, *codecs, share), Counts(tiles=layer.num_kv_heads),
-            attention.AT_FIELDS, **stored, **common, **out,
-        )  # fmt: skip
         is_quantised = weights.attention_output[0][0].form in matmul.QUANTISED
         width = layer.num_heads * layer.k_dim
         stride = quantised_row_bytes(padded(width))
+        is_apart = share * layer.k_dim % GROUP == 0 or layer.num_kv_heads == 1
+        place_q = self.attended_q if is_quantised else -1
+        out = {
+            "out": self.attended, "out_stride": self.attended_stride, "parts": self.parts, "window": layer.window or 0,
+            "width": width, "quantised_stride": stride,
+        }  # fmt: skip
         program.add(
-            self.kernels.number(attention.finish_kernel, layer.k_dim, int(is_quantised)), Counts(rows=1), attention.FIN_FIELDS,
-            heads=layer.num_heads, share=share, quantised=self.attended_q, quantised_stride=stride, width=width, **out,
+            self.kernels.number(attention.attention_kernel, layer.k_dim, *codecs, share), Counts(tiles=layer.num_kv_heads),
+            attention.AT_FIELDS, quantised=place_q if is_apart else -1, **stored, **common, **out,
+        )  # fmt: skip
+        chunk_heads = share if is_apart else layer.num_heads
+        heads = layer.num_heads // chunk_heads
+        program.add(
+            self.kernels.number(attention.finish_kernel, layer.k_dim), Counts(split_rows=heads) if is_apart else Counts(rows=heads),
+            attention.FIN_FIELDS, heads=layer.num_heads, chunk_heads=chunk_heads, share=share, quantised=place_q, **out,
         )  # fmt: skip
         rows = Input(self.attended_q, stride, True) if is_quantised else Input(self.attended, self.attended_stride, False)
         self._matmul(program, weights.attention_output, rows, self.x, self.wide * 4, is_few, adds=True)
@@ -288,10 +298,11 @@ class Writer:
         self._matmul(program, weights.up, rows, self.up, self.up_stride, is_few)
         is_quantised = weights.down[0][0].form in matmul.QUANTISED
         stride = quantised_row_bytes(self.mlp) if is_quantised else self.mlp * 4
+        segment = padded(-(-self.mlp // (2 * self.num_threads))) if is_few else self.mlp
         up = self.up + padded(self.model.mlp_width, 16) * 4 if self.spec.is_gated else -1
         program.add(
             self.kernels.number(elementwise.activation_kernel, elementwise.ACTIVATIONS[self.spec.activation], int(is_quantised)),
-            Counts(rows=1), elementwise.ACT_FIELDS, gate=self.up, up=up, stride=self.up_stride, width=self.model.mlp_width,
+            Counts(rows=-(-self.mlp // segment)), elementwise.ACT_FIELDS, segment=segment, gate=self.up, up=up, stride=self.up_stride, width=self.model.mlp_width,
             out=self.hidden, out_stride=stride,
         )  # fmt: skip
         self._matmul(program, weights.down, Input(self.hidden, stride, is_quantised), self.x, self.wide * 4, is_few, adds=True)

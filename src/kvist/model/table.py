@@ -42,9 +42,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Table:
-    """A pass's numbers: rows, rows of logits, attention tiles times their parts; and the table itself, int64."""
+    """A pass's numbers: rows, rows whose spans are attended apart, rows of logits, parts of attention tiles; and the table."""
 
     num_rows: int
+    num_split_rows: int
     num_outputs: int
     num_tile_parts: int
     numbers: Ints
@@ -75,7 +76,7 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
     _fill_rows(numbers, parts, counts, tile_rows)
     for group in range(num_groups):
         groups = _fill_group(numbers, parts, counts, group, groups)
-    return Table(num_rows, num_outputs, num_tiles * max(1, -(-num_spans // step)), numbers)
+    return Table(num_rows, num_rows if num_spans else 0, num_outputs, num_tiles * max(1, -(-num_spans // step)), numbers)
 
 
 def _num_spans(parts: Many[Part]) -> int:
