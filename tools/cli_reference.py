@@ -19,8 +19,8 @@ HEAD = """# The command line
 
 Made by `python tools/cli_reference.py` from what `--help` shows; a test compares.
 
-`kvist` (or `python -m kvist`) ends with 0, with 1 and one line on stderr where you can put something right, with 2 where
-the command line is wrong, and with 130 after Ctrl-C. With `--json` the last line of stdout is one JSON document, and all
+`kvist` (or `python -m kvist`) ends with 0, with 1 and one line on stderr for what you can put right, with 2 where
+the command line is wrong, and with 130 after Ctrl-C. With `--json` the last line of stdout is a JSON document, and all
 other text goes to stderr. Sizes are bytes in JSON and binary units on screen; times are seconds.
 """
 

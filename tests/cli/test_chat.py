@@ -10,10 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from fakes.command import TESTS, Command, start
 from fakes.model import fake_spec, install
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @pytest.fixture(autouse=True)
@@ -133,44 +137,47 @@ class Terminal:
 
     def expect(self, text: str) -> None:
         """Read until ``text`` has been shown; forget what was up to there."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while text not in self.seen:
             assert time.monotonic() < end, self.seen
             self.seen += os.read(self._descriptor, 4096).decode()
         self.seen = self.seen.partition(text)[2]
 
-    def exit_code(self) -> int:
-        code = self.process.wait(timeout=20)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
         os.close(self._descriptor)
-        return code
 
 
 def test_a_terminal(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, answer="Yes.", step_s="0.001")
-    terminal.expect("/help lists commands")
-    terminal.expect("> ")
-    terminal.send("/nonsense\r")
-    terminal.expect("error: unknown command /nonsense")
-    terminal.send("Hello\r")
-    terminal.expect("Yes.")
-    terminal.process.send_signal(signal.SIGINT)
-    terminal.expect("interrupted")
-    terminal.expect("> ")
-    terminal.send("\x1b[A\x1b[A\r")
-    terminal.expect("error: unknown command /nonsense")
-    terminal.expect("> ")
-    terminal.send("\x04")
-    assert terminal.exit_code() == 0
+    with Terminal(tmp_path, answer="Yes.", step_s="0.001") as terminal:
+        terminal.expect("/help lists commands")
+        terminal.expect("> ")
+        terminal.send("/nonsense\r")
+        terminal.expect("error: unknown command /nonsense")
+        terminal.send("Hello\r")
+        terminal.expect("Yes.")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.expect("interrupted")
+        terminal.expect("> ")
+        terminal.send("\x1b[A\x1b[A\r")
+        terminal.expect("error: unknown command /nonsense")
+        terminal.expect("> ")
+        terminal.send("\x04")
+        assert terminal.process.wait(timeout=60) == 0
     history = tmp_path / "kvist" / "chat_history"
     assert history.read_text().splitlines() == ["/nonsense", "Hello", "/nonsense"]
     assert history.stat().st_mode & 0o077 == 0
 
 
 def test_ctrl_c_at_the_prompt_leaves(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path)
-    terminal.expect("> ")
-    terminal.process.send_signal(signal.SIGINT)
-    assert terminal.exit_code() == 130
+    with Terminal(tmp_path) as terminal:
+        terminal.expect("> ")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.process.wait(timeout=60) == 130
 
 
 def test_ctrl_c_ends_a_chat_from_a_pipe() -> None:
@@ -181,7 +188,7 @@ def test_ctrl_c_ends_a_chat_from_a_pipe() -> None:
     process.stdin.flush()
     assert os.read(process.stderr.fileno(), 1)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     found = json.loads(out)
     assert [message["role"] for message in found["messages"]] == ["user", "assistant"]

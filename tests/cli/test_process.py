@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from fakes.command import start
@@ -26,28 +27,42 @@ def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
     seen = read_until(process, 1)
     process.send_signal(signal.SIGINT)
     sent = time.monotonic()
-    out, err = process.communicate(timeout=30)
-    assert time.monotonic() - sent < 2
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 5
     assert process.returncode == 130
     assert b"abcdefghijklmnop".startswith((seen + out).strip())
     assert b"interrupted" in err
     assert b"Traceback" not in err
 
 
-def test_ctrl_c_in_a_long_prefill_exits_130_within_a_moment() -> None:
-    options = ("--raw", "-p", "x" * 4000, "--json")
-    process = start("generate", *options, step_s="0.1", step_tokens="16")  # 25 s in all
-    time.sleep(2.5)
-    assert process.poll() is None
+def test_ctrl_c_in_a_long_prefill_exits_130_within_a_moment(tmp_path: Path) -> None:
+    options, marker = ("--raw", "-p", "x" * 4000, "--json"), tmp_path / "began"
+    process = start("generate", *options, step_s="0.1", step_tokens="16", marker=str(marker))  # 25 s in all
+    while not marker.exists():
+        time.sleep(0.02)
+        assert process.poll() is None
     process.send_signal(signal.SIGINT)
     sent = time.monotonic()
-    out, err = process.communicate(timeout=30)
-    assert time.monotonic() - sent < 2
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 5
     assert process.returncode == 130
     found = json.loads(out)
     assert (found["finish_reason"], found["generated_tokens"], found["ttft_s"]) == ("cancelled", 0, None)
     assert 0 < found["forward_tokens"] < 4000
     assert b"Traceback" not in err
+
+
+def test_ctrl_c_while_compiling_exits_130_at_once() -> None:
+    program = (
+        "import hashlib, os, signal, threading\n"
+        "from kvist.cli.interrupt import EndsProcess\n"
+        "with EndsProcess():\n"
+        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    threading.Thread(target=print, args=('began',), kwargs={'flush': True}).start()\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)  # like LLVM: deaf to Python's signals, without the GIL"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"began\n", b"")
 
 
 def test_a_closed_pipe_is_silent() -> None:
@@ -56,7 +71,7 @@ def test_a_closed_pipe_is_silent() -> None:
         assert process.stderr is not None
         read_until(process, 1)
         process.stdout.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
         assert process.stderr.read() == b""
 
 

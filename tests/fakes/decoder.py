@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Values
 from hashlib import blake2b
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,7 +23,8 @@ LIKELY = range(97, 123)  # letters, so that answers can be read
 
 
 class FakeDecoder:
-    """``answer``, if given, is what a prompt is followed by; ``step_s`` is how long a step takes."""
+    """``answer``, if given, is what a prompt is followed by; ``step_s`` is how long a step takes;
+    ``marker`` is a file that the first step makes."""
 
     def __init__(
         self,
@@ -31,6 +33,7 @@ class FakeDecoder:
         answer: Values[int] = (),
         step_tokens: int = 256,
         step_s: float = 0.0,
+        marker: str | None = None,
         threads: int = 1,
         context: int | None = None,
     ) -> None:
@@ -44,6 +47,7 @@ class FakeDecoder:
         self.steps: list[int] = []  # rows of each step
         self._answer = list(answer)
         self._step_s = step_s
+        self._marker = marker
         self._histories: WeakKeyDictionary[Sequence, list[int]] = WeakKeyDictionary()
 
     def prepare(self, cache: KvCache) -> None:
@@ -56,6 +60,8 @@ class FakeDecoder:
         assert 0 < num_rows <= self.step_tokens, (num_rows, self.step_tokens)
         self.num_forward_tokens += num_rows
         self.steps.append(num_rows)
+        if self._marker:
+            Path(self._marker).touch()
         time.sleep(self._step_s)
         return np.array(rows, np.float32).reshape(len(rows), self.spec.vocab_size)
 

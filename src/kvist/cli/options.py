@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvist.cli.interrupt import EndsProcess
 from kvist.engine.request import SamplingParams
 from kvist.spec.cache import CODECS, CacheSpec
 
@@ -121,18 +122,19 @@ class LoadOptions:
         return f"the cache holds {capacity.num_tokens} of the context's {wanted} tokens: {why}; --kv-budget sets it"
 
     def load(self, files: ModelFiles, progress: Callable[[str], object] = bool) -> LLM:
-        """Load the weights, reserve the cache and make the kernels ready."""
+        """Load the weights, reserve the cache and make the kernels ready; Ctrl-C ends the process."""
         from kvist.llm import LLM
 
-        return LLM(
-            files,
-            self.weights,
-            self.cache,
-            self.threads,
-            context=self.context,
-            kv_budget=self.kv_budget,
-            progress=progress,
-        )
+        with EndsProcess():
+            return LLM(
+                files,
+                self.weights,
+                self.cache,
+                self.threads,
+                context=self.context,
+                kv_budget=self.kv_budget,
+                progress=progress,
+            )
 
 
 def _parse_biases(pairs: list[str]) -> dict[int, float]:
