@@ -14,7 +14,7 @@ import typer
 
 from kvist.cli.interrupt import EndsProcess
 from kvist.engine.request import SamplingParams
-from kvist.spec.cache import CODECS, CacheSpec
+from kvist.spec.cache import CODECS, CacheSpec, check_codec
 
 if TYPE_CHECKING:
     from kvist.engine.capacity import Capacity
@@ -105,6 +105,8 @@ class LoadOptions:
 
     @property
     def cache(self) -> CacheSpec:
+        for option, codec in (("--kv", self.kv), ("--kv-k", self.kv_k), ("--kv-v", self.kv_v)):
+            check_codec(codec or self.kv, option)
         return CacheSpec(self.kv, self.kv_k, self.kv_v)
 
     def capacity(self, files: ModelFiles) -> Capacity:
