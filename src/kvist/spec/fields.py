@@ -31,16 +31,20 @@ class Fields:
 
         A stated null hides the default: that is how ``"sliding_window": null`` switches a window off.
         """
+        return self._found(*keys)[1]
+
+    def _found(self, *keys: str) -> tuple[str, object]:
+        """Return the key that counts and its value."""
         for source in (self.config, self.defaults):
             for key in keys:
                 if key in source:
-                    return source[key]
-        return None
+                    return key, source[key]
+        return keys[0], None
 
     def maybe_count(self, *keys: str, least: int = 1) -> int | None:
         """Return a whole number of at least ``least``, or None where it is absent or null."""
-        value = self.value(*keys)
-        return None if value is None else _count(value, keys[0], least)
+        key, value = self._found(*keys)
+        return None if value is None else _count(value, key, least)
 
     def count(self, *keys: str, least: int = 1) -> int:
         """Return a whole number of at least ``least``.
