@@ -1,7 +1,8 @@
 """The arrays: one arena for all layers' keys and values, reserved for real and touched page by page.
 
-Layout, per layer group, then per layer: all blocks' keys, then all blocks' values. Inside a block K is transposed, so that
-a vector of 16 scores needs no horizontal sum (``kernels.attention`` has the shapes). Knows no sequences.
+Layout, per layer group, then per layer: for each KV head the keys of all blocks, then for each KV head the values of all
+blocks. A head's neighbouring blocks are neighbours in memory, so that reading them is one stream. Inside a block K is
+transposed, so that a vector of 16 scores needs no horizontal sum (``kernels.attention`` has the shapes). Knows no sequences.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class LayerPlace:
-    """Byte offsets of one layer's blocks in the arena: block b's keys start at ``k + b * k_block``."""
+    """Byte offsets of one layer's blocks in the arena: head h's keys of block b start at ``k + h * k_head + b * k_block``."""
 
     group: int
     k: int
+    k_head: int
     k_block: int
     v: int
+    v_head: int
     v_block: int
 
 
@@ -39,11 +42,13 @@ class Store:
         size = 0
         for number, (group, count) in enumerate(zip(groups, num_blocks, strict=True)):
             layer = group.layer
-            k_block = BLOCK_TOKENS * layer.num_kv_heads * head_bytes(group.spec.k_codec, layer.k_dim)
-            v_block = BLOCK_TOKENS * layer.num_kv_heads * head_bytes(group.spec.v_codec, layer.v_dim)
+            k_block = BLOCK_TOKENS * head_bytes(group.spec.k_codec, layer.k_dim)
+            v_block = BLOCK_TOKENS * head_bytes(group.spec.v_codec, layer.v_dim)
+            k_head, v_head = count * k_block, count * v_block
             for layer_number in group.layers:
-                self.places[layer_number] = LayerPlace(number, size, k_block, size + count * k_block, v_block)
-                size += count * (k_block + v_block)
+                v = size + layer.num_kv_heads * k_head
+                self.places[layer_number] = LayerPlace(number, size, k_head, k_block, v, v_head, v_block)
+                size = v + layer.num_kv_heads * v_head
         self.arena = _reserve(size)
 
     @property

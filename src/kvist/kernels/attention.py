@@ -5,8 +5,8 @@ A query's result is one fixed sequence of operations over the tokens it sees, wh
 other or they are attended apart and merged by ``finish``. A token that a query may not see takes part in no product
 with V, and its score is replaced before the maximum, so that unwritten slots may hold anything.
 
-Blocks in the cache arena, per layer: K ``[kv_head][D/2][16][2]`` (bf16) or ``[kv_head][D][16]`` (f32), V ``[kv_head][8][D][2]``
-(bf16, two tokens side by side) or ``[kv_head][16][D]`` (f32).
+A KV head's block in the cache arena: K ``[D/2][16][2]`` (bf16) or ``[D][16]`` (f32), V ``[8][D][2]`` (bf16, two tokens side
+by side) or ``[16][D]`` (f32).
 A query's *record* is (maximum, sum, 56 bytes unused, [D] weighted values), all f32.
 """
 
@@ -70,10 +70,10 @@ SCORE_BYTES = SPAN_TOKENS * 4
 CODEC_F32, CODEC_BF16 = 0, 1
 CODECS = {"f32": CODEC_F32, "bf16": CODEC_BF16}
 
-(AT_GROUP, AT_KV_HEADS, AT_SHARE, AT_Q, AT_Q_HEAD, AT_K, AT_K_BLOCK, AT_V, AT_V_BLOCK, AT_WINDOW, AT_OUT, AT_OUT_STRIDE, AT_PARTS, AT_QUANTISED, AT_QUANTISED_STRIDE, AT_WIDTH) = range(
-    FIRST_FIELD, FIRST_FIELD + 16
+(AT_GROUP, AT_KV_HEADS, AT_SHARE, AT_Q, AT_Q_HEAD, AT_K, AT_K_HEAD, AT_K_BLOCK, AT_V, AT_V_HEAD, AT_V_BLOCK, AT_WINDOW, AT_OUT, AT_OUT_STRIDE, AT_PARTS, AT_QUANTISED, AT_QUANTISED_STRIDE, AT_WIDTH) = range(
+    FIRST_FIELD, FIRST_FIELD + 18
 )
-AT_FIELDS = ("group", "kv_heads", "share", "q", "q_head", "k", "k_block", "v", "v_block", "window", "out", "out_stride", "parts", "quantised", "quantised_stride", "width")
+AT_FIELDS = ("group", "kv_heads", "share", "q", "q_head", "k", "k_head", "k_block", "v", "v_head", "v_block", "window", "out", "out_stride", "parts", "quantised", "quantised_stride", "width")
 (FIN_HEADS, FIN_CHUNK_HEADS, FIN_OUT, FIN_OUT_STRIDE, FIN_PARTS, FIN_SHARE, FIN_WINDOW) = range(FIRST_FIELD, FIRST_FIELD + 7)
 (FIN_QUANTISED, FIN_QUANTISED_STRIDE, FIN_WIDTH) = range(FIRST_FIELD + 7, FIRST_FIELD + 10)
 FIN_FIELDS = ("heads", "chunk_heads", "out", "out_stride", "parts", "share", "window", "quantised", "quantised_stride", "width")
@@ -367,8 +367,8 @@ def attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, s
 @inline
 def head_of(line, program, table, tile, kv_head, shape):
     """What a tile sees of a KV head of this line's layer."""
-    k = program[line, AT_K] + kv_head * LANES * value(shape.dim) * element_bytes(shape.k_codec)
-    v = program[line, AT_V] + kv_head * LANES * value(shape.dim) * element_bytes(shape.v_codec)
+    k = program[line, AT_K] + kv_head * program[line, AT_K_HEAD]
+    v = program[line, AT_V] + kv_head * program[line, AT_V_HEAD]
     blocks = table[table[GROUPS + 2 * program[line, AT_GROUP] + 1] + table[tile + 3]]
     share, window = program[line, AT_SHARE], program[line, AT_WINDOW]
     last_block = (table[tile + 2] + table[tile + 1] - 1) // BLOCK_TOKENS

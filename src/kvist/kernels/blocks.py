@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvist.kernels.attention import CODEC_BF16, Shape, element_bytes
+from kvist.kernels.attention import CODEC_BF16, Shape
 from kvist.kernels.elementwise import inverse_root, mean_square, report
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import BLOCK_TOKENS, FIRST_FIELD, GROUPS, LANES, SCRATCH, SCRATCH_STRIDE
@@ -35,10 +35,10 @@ from kvist.kernels.simd import (
 
 ZERO = np.float32(0)
 
-(AP_GROUP, AP_KV_HEADS, AP_SHARE, AP_QKV, AP_QKV_STRIDE, AP_Q, AP_Q_HEAD, AP_K, AP_K_BLOCK, AP_V, AP_V_BLOCK) = range(FIRST_FIELD, FIRST_FIELD + 11)
-(AP_ANGLES, AP_ANGLES_STRIDE, AP_TURNED, AP_SCALE, AP_Q_NORM, AP_K_NORM, AP_EPS) = range(FIRST_FIELD + 11, FIRST_FIELD + 18)
+(AP_GROUP, AP_KV_HEADS, AP_SHARE, AP_QKV, AP_QKV_STRIDE, AP_Q, AP_Q_HEAD, AP_K, AP_K_HEAD, AP_K_BLOCK, AP_V, AP_V_HEAD, AP_V_BLOCK) = range(FIRST_FIELD, FIRST_FIELD + 13)
+(AP_ANGLES, AP_ANGLES_STRIDE, AP_TURNED, AP_SCALE, AP_Q_NORM, AP_K_NORM, AP_EPS) = range(FIRST_FIELD + 13, FIRST_FIELD + 20)
 AP_FIELDS = (
-    *("group", "kv_heads", "share", "qkv", "qkv_stride", "q", "q_head", "k", "k_block", "v", "v_block"),
+    *("group", "kv_heads", "share", "qkv", "qkv_stride", "q", "q_head", "k", "k_head", "k_block", "v", "v_head", "v_block"),
     *("angles", "angles_stride", "turned", "scale", "q_norm", "k_norm", "eps"),
 )
 
@@ -142,9 +142,9 @@ def append(chunk, thread, line, program, table, weights, cache, work, shape):
     check_finite(work, v_in, line, shape)
     slot = table[table[GROUPS + 2 * program[line, AP_GROUP]] + row]
     block, column = slot // BLOCK_TOKENS, slot % BLOCK_TOKENS
-    k_block = program[line, AP_K] + block * program[line, AP_K_BLOCK] + kv_head * LANES * value(shape.dim) * element_bytes(shape.k_codec)
+    k_block = program[line, AP_K] + kv_head * program[line, AP_K_HEAD] + block * program[line, AP_K_BLOCK]
     write_key(work, key, cache, k_block, column, key + size, shape)
-    v_block = program[line, AP_V] + block * program[line, AP_V_BLOCK] + kv_head * LANES * value(shape.dim) * element_bytes(shape.v_codec)
+    v_block = program[line, AP_V] + kv_head * program[line, AP_V_HEAD] + block * program[line, AP_V_BLOCK]
     write_value(work, v_in, cache, v_block, column, key + size, shape)
 
 

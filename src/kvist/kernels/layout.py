@@ -8,7 +8,7 @@ where a list starts.
 
 from __future__ import annotations
 
-FIELDS = 24
+FIELDS = 32
 """Columns of a program."""
 
 KERNEL, HAS_BARRIER, AHEAD_AT, AHEAD_BYTES = range(4)

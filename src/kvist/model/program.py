@@ -6,6 +6,7 @@ places are checked against the arenas when it is written, since a compiled out-o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -264,7 +265,7 @@ class Writer:
         self._matmul(program, weights.qkv, rows, self.qkv, self.qkv_stride, is_few)
         share = layer.num_heads // layer.num_kv_heads
         codecs = attention.CODECS[self.cache.spec.k_codec], attention.CODECS[self.cache.spec.v_codec]
-        stored = {"k": place.k, "k_block": place.k_block, "v": place.v, "v_block": place.v_block, "group": place.group}
+        stored = dataclasses.asdict(place)
         common = {"kv_heads": layer.num_kv_heads, "share": share, "q": self.q, "q_head": self.max_rows * share * layer.k_dim * 4}
         program.add(
             self.kernels.number(blocks.append_kernel, layer.k_dim, *codecs), Counts(rows=layer.num_kv_heads), blocks.AP_FIELDS,
