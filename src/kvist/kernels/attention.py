@@ -403,7 +403,7 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
         kept = program[line, AT_PARTS] + kv_head * spans * records_of_span + first_row * head.share * record_bytes(shape)
         begin = first_span + part * table[SPAN_STEP]
         for span in range(begin, min(end_span, begin + table[SPAN_STEP])):
-            at = kept + (span - first_span) * records_of_span
+            at = kept + span * records_of_span
             attend_span(arenas, head, span, count, queries, scores, at, True, shape, rows, joint_rows, few, joint_few)
         return
     for span in range(first_span, end_span):
@@ -426,9 +426,9 @@ def merge_head(row, thread, line, program, table, work, head, shape):
     window = program[line, FIN_WINDOW]
     low = max(0, position - window + 1) if window > 0 else 0
     run = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
-    for part in range(position // SPAN_TOKENS - low // SPAN_TOKENS + 1):
-        q = ((head // share * spans + part) * table[NUM_ROWS] + row) * share + head % share
-        merge(work, run, program[line, FIN_PARTS] + q * record_bytes(shape), part == 0, shape)
+    for span in range(low // SPAN_TOKENS, position // SPAN_TOKENS + 1):
+        q = ((head // share * spans + span) * table[NUM_ROWS] + row) * share + head % share
+        merge(work, run, program[line, FIN_PARTS] + q * record_bytes(shape), span == low // SPAN_TOKENS, shape)
     out = program[line, FIN_OUT] + row * program[line, FIN_OUT_STRIDE] + head * value(shape.dim) * 4
     write_result(work, run, out, shape)
 
