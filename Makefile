@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PROMPT ?= The capital of France is
+PROMPT ?= What is a key-value cache?
 PYTEST_ARGS ?=
 
 # The oracles' torch. This one has a CPU build wherever pip is pointed at one (find-links or an index of CPU builds);
