@@ -40,12 +40,15 @@ class _Place:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.few, self.many = writer.write(is_few=True), writer.write(is_few=False)
-        self.work = np.zeros(writer.logits + writer.logits_stride, np.uint8)
+        self._allocate(1)
+
+    def _allocate(self, num_outputs: int) -> None:
+        self.work = np.zeros(self.writer.logits + num_outputs * self.writer.logits_stride, np.uint8)
+        self.status = self.work[STATUS : STATUS + 4].view(np.int32)
 
     def make_room(self, num_outputs: int) -> None:
-        needed = self.writer.logits + num_outputs * self.writer.logits_stride
-        if needed > self.work.size:
-            self.work = np.zeros(needed, np.uint8)
+        if self.writer.logits + num_outputs * self.writer.logits_stride > self.work.size:
+            self._allocate(num_outputs)
 
 
 class Decoder:
@@ -144,15 +147,14 @@ class Decoder:
         at, stride = place.writer.logits, place.writer.logits_stride
         rows = place.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
         logits = rows[:, : self.spec.vocab_size].copy()
-        if num_outputs and not (np.isfinite(logits.max()) and np.isfinite(logits.min())):
+        if num_outputs and not np.isfinite(logits.max()):  # NaN is the largest of all; minus infinity harms nobody
             raise NumericsError("the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it")
         return logits
 
     def _check_status(self, place: _Place, program: Program) -> None:
         """Raise NumericsError where a kernel met NaN or infinity, naming the layer."""
-        status = place.work[STATUS : STATUS + 4].view(np.int32)
-        if status[0]:
-            layer, status[0] = program.layers[status[0] - 1], 0
+        if place.status[0]:
+            layer, place.status[0] = program.layers[place.status[0] - 1], 0
             where = f"in layer {layer}" if layer >= 0 else "in the embedding or the last norm"
             raise NumericsError(f"NaN or infinity came up {where}; the weights are damaged, or too small a type for the model")
 
