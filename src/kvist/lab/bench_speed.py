@@ -78,7 +78,8 @@ class SpeedBench:
                 if share > 1:
                     raise KvistError(
                         f"at {speed.context} tokens {share:.1%} of the measured {name} was reached, which can't be; "
-                        "something disturbed the ceiling's measurement: run it again with nothing beside it"
+                        "the ceiling's measurement was disturbed (run it again with nothing beside it), or the model "
+                        "is so small that it stays in the processor's cache"
                     )
 
     @property

@@ -1,0 +1,48 @@
+"""``kvist bench`` on the real model, as short as it goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kvist.cli.main import app
+
+
+def test_bench_cache_ends_with_its_document_and_draws(tmp_path: Path) -> None:
+    plot = tmp_path / "curve.svg"
+    result = CliRunner().invoke(app, ["bench", "cache", "-n", "6", "--context", "64", "--plot", str(plot), "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    assert document["identical"] is True
+    assert {"cached_s", "uncached_s", "ratio", "machine", "model", "threads", "kv"} <= set(document)
+    assert "identical" in result.stderr
+    assert plot.stat().st_size > 1000
+
+
+def test_bench_speed_ends_with_its_document() -> None:
+    result = CliRunner().invoke(app, ["bench", "speed", "--length", "64", "--repeats", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    assert {"read_bandwidth", "int_dot_peak", "matmul_rate", "matmul_factor", "machine", "threads"} <= set(document)
+    (length,) = document["lengths"]
+    assert 0 < length["share_of_bandwidth"] <= 1
+    assert 0 < length["share_of_int_dot"] <= 1
+    assert "of ceiling" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cache", "--plot", "curve.gif"], "can't draw into"),
+        (["cache", "-n", "9000"], "don't fit the context"),
+        (["speed", "--length", "3"], "context of 3 tokens"),
+        (["speed", "--weights", "q5"], 'unknown weights "q5"'),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 1
+    assert said in result.stderr.splitlines()[-1]
