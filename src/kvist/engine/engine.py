@@ -45,6 +45,7 @@ class Engine:
         self.context_length = context_length
         self.tokenizer = tokenizer
         self.end_token_ids = end_token_ids
+        self._bytes_per_token = bytes_per_token(decoder.spec, spec)
         self._lock = threading.Lock()
 
     @property
@@ -77,7 +78,7 @@ class Engine:
         return KvUsage(
             k=self._spec.k_codec,
             v=self._spec.v_codec,
-            bytes_per_token=bytes_per_token(self._decoder.spec, self._spec),
+            bytes_per_token=self._bytes_per_token,
             logical_bytes=sequence.logical_bytes if sequence else 0,
             allocated_bytes=sequence.allocated_bytes if sequence else 0,
             pool_bytes=self._cache.pool_bytes,

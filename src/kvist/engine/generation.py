@@ -56,6 +56,7 @@ class Generation:
         self._times: list[float] = []
         self._num_cached = self._num_forward = 0
         self._reason: FinishReason = "cancelled"
+        self._sequence: Sequence | None = None  # while it holds blocks
         self._usage = engine.usage(None)
         self._events = self._run()
 
@@ -81,7 +82,7 @@ class Generation:
             ttft_s=times[0] - started if times else None,
             tpot_s=(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None,
             seed=self._seed,
-            kv=self._usage,
+            kv=self._engine.usage(self._sequence) if self._sequence else self._usage,
             logprobs=tuple(self._logprobs) if params.logprobs is not None else None,
             logits_sha256=self._digest.hexdigest() if self._request.has_digest else None,
         )
@@ -138,6 +139,7 @@ class Generation:
     def _cached_steps(self) -> Generator[Logits, None, None]:
         """Yield the logits [V] for each next token; each row enters the model once."""
         transcript = self._transcript or self._engine.new_transcript()
+        self._sequence = transcript.sequence
         try:
             self._num_cached = transcript.rewind_to(self._request.token_ids)
             new_ids: TokenIds[int] = self._request.token_ids[self._num_cached :]
@@ -148,6 +150,7 @@ class Generation:
                 yield logits
                 new_ids = self._token_ids[-1:]
         finally:
+            self._note_usage()
             if transcript is not self._transcript:
                 transcript.release()
 
@@ -155,13 +158,20 @@ class Generation:
         """The same, computing prompt and answer anew for each token, in a sequence that no later step reads."""
         while True:
             scratch = self._engine.new_transcript()
+            self._sequence = scratch.sequence
             try:
                 logits = self._feed(scratch.sequence, [*self._request.token_ids, *self._token_ids], scratch.token_ids)
                 if logits is None:
                     return
                 yield logits
             finally:
+                self._note_usage()
                 scratch.release()
+
+    def _note_usage(self) -> None:
+        """Keep what the sequence takes, which is about to be given back."""
+        self._usage = self._engine.usage(self._sequence)
+        self._sequence = None
 
     def _feed(self, sequence: Sequence, token_ids: TokenIds[int], held: list[int]) -> Logits | None:
         """Append ``token_ids``, noting them in ``held``; return the last row's logits [V], None if cancelled."""
@@ -173,7 +183,6 @@ class Generation:
             rows, num_rows = self._engine.forward(sequence, piece, "last" if is_last else "none")
             held.extend(piece)
             self._num_forward += num_rows
-            self._usage = self._engine.usage(sequence)
             row = rows[-1] if is_last else None
         return row
 
