@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from fakes.command import Command
@@ -318,3 +319,66 @@ def test_unknown_architectures_say_that_they_are_assumed(kvist: Command, tmp_pat
     done = kvist("plan", written(tmp_path, strange))
     assert 'note         model_type "brandnew" isn\'t known: assumed attention of one width in every layer' in done.out
     assert "number of parameters unknown: how the weights of model_type" in done.out
+
+
+def header(path: Path, architecture: str, keys: dict[str, Any]) -> str:
+    """Write a GGUF file with one tensor."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in keys.items():
+        add = writer.add_array if isinstance(value, list) else writer.add_uint32
+        add(f"{architecture}.{key}", value)
+    writer.add_tensor("token_embd.weight", np.zeros((100, 64), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+SIZES = {
+    "block_count": 12,
+    "context_length": 4096,
+    "embedding_length": 64,
+    "feed_forward_length": 128,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.key_length": 32,
+    "attention.value_length": 32,
+    "vocab_size": 100,
+}
+STATE = {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 128,
+    "ssm.state_size": 16,
+    "ssm.time_step_rank": 8,
+    "ssm.group_count": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "full", "windows", "constant"),
+    [
+        ("gemma3", {"attention.sliding_window": 512}, 2 * 256, {"512": 10 * 256}, 0),
+        ("deepseek2", {"attention.kv_lora_rank": 512, "rope.dimension_count": 64}, 12 * 1152, {}, 0),
+        ("granitehybrid", {"attention.head_count_kv": [0, 2] * 6} | STATE, 6 * 256, {}, 6 * (8192 + 3 * 192 * 2)),
+        ("lfm2", {"attention.head_count_kv": [0, 2] * 6, "shortconv.l_cache": 3}, 6 * 256, {}, 6 * 64 * 2 * 2),
+    ],
+)
+def test_a_header_of_an_architecture_that_the_engine_lacks(
+    kvist: Command,
+    tmp_path: Path,
+    architecture: str,
+    keys: dict[str, Any],
+    full: int,
+    windows: dict[str, int],
+    constant: int,
+) -> None:
+    found = kvist("plan", header(tmp_path / "x.gguf", architecture, SIZES | keys), "--json").json
+    kv = found["kv"]
+    assert (kv["full_bytes_per_token"], kv["window_bytes_per_token"], kv["constant_bytes"]) == (full, windows, constant)
+    assert found["weights"]["parameters"] == 6400
+
+
+def test_a_header_without_rules_names_those_that_have(kvist: Command, tmp_path: Path) -> None:
+    done = kvist("plan", header(tmp_path / "x.gguf", "strange", SIZES))
+    assert 'no rules for GGUF\'s architecture "strange"; known: afmoe, ' in done.err

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvist.errors import CheckpointError, SpecError
+from kvist.errors import CheckpointError, SpecError, UnsupportedError
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.model import ModelSpec
 from kvist.spec.parameters import Parameters
@@ -98,7 +98,7 @@ def _from_files(name: str) -> Source:
 
     checkpoint = open_checkpoint(name)
     try:
-        spec = replace(model_spec_from_config(checkpoint.config), name=_file_name(name, find_model(name)))
+        spec = replace(model_spec_from_config(_config(checkpoint)), name=_file_name(name, find_model(name)))
         sizes: Counter[str] = Counter()
         for tensor in checkpoint.tensors.values():
             sizes[tensor.type] += tensor.num_bytes
@@ -107,6 +107,18 @@ def _from_files(name: str) -> Source:
         return Source(counted, sizes.total())
     finally:
         checkpoint.close()
+
+
+def _config(checkpoint: Checkpoint) -> Mapping[str, object]:
+    """Return the config, also of a GGUF file that the engine doesn't run."""
+    from kvist.cli.plan_gguf import config_from_header
+
+    try:
+        return checkpoint.config
+    except UnsupportedError:
+        if checkpoint.format != "gguf":
+            raise
+        return config_from_header(checkpoint.metadata)
 
 
 def _file_name(name: str, path: Path) -> str:

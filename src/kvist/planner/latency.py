@@ -97,12 +97,12 @@ class Roofline:
     def knee(self, num_tokens: int) -> int:
         """The batch at which the caches read as much as the weights: more users cost each of them half its speed."""
         cache = self.cache_read_bytes(num_tokens)
-        if not cache:
-            return MAX_BATCH
-        batch = 1
-        while batch < MAX_BATCH and self.weight_read_bytes(batch) > batch * cache:
-            batch += 1
-        return batch
+        low, high = 0, MAX_BATCH
+        while high - low > 1:
+            middle = (low + high) // 2
+            is_below = self.weight_read_bytes(middle) > middle * cache
+            low, high = (middle, high) if is_below else (low, middle)
+        return high
 
     def _is_compute_bound(self, num_sequences: int, num_tokens: int) -> bool:
         reading = self.decode_bytes(num_sequences, num_tokens) / self.bandwidth

@@ -145,11 +145,12 @@ def _layers(rules: ModelType, fields: Fields, num_layers: int) -> tuple[LayerSpe
         )
     state = rules.state(fields) if needs_state and rules.state else None
     num_own = num_layers - (fields.maybe_count("num_kv_shared_layers", least=0) or 0)
+    share = fields.maybe_count("cla_share_factor") or 1 if fields.flag("use_cla") else 1
     sizes = {layer_types.SLIDING: window, layer_types.CHUNKED: chunk}
     layers = []
     for number, kind in enumerate(kinds):
         heads = None if kind in (layer_types.LINEAR, layer_types.CONV, layer_types.MLP) else rules.heads(fields, kind)
-        layer = _layer(kind, heads, sizes.get(kind), state, rules.has_cross, number >= num_own)
+        layer = _layer(kind, heads, sizes.get(kind), state, rules.has_cross, number >= num_own or number % share != 0)
         layers.append(_with_index(layer, fields, number))
     return tuple(layers)
 

@@ -203,8 +203,11 @@ def zamba2(_fields: Fields, num_layers: int) -> list[str]:
     return _checked([HYBRID if block == "H" else LINEAR for block in blocks], "layers_block_type", num_layers)
 
 
-def every_second_linear(_fields: Fields, num_layers: int) -> list[str]:
-    """Full attention first, then in turn (MiniMax)."""
+def minimax(fields: Fields, num_layers: int) -> list[str]:
+    """Full attention first, then in turn, unless a list of 0 (linear) and 1 (full) says otherwise."""
+    flags = fields.counts("attn_type_list")
+    if flags is not None:
+        return _checked([FULL if flag else LINEAR for flag in flags], "attn_type_list", num_layers)
     return [LINEAR if number % 2 else FULL for number in range(num_layers)]
 
 
