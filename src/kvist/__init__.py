@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvist.engine.request import SamplingParams as SamplingParams
     from kvist.errors import KvistError as KvistError
     from kvist.llm import LLM as LLM
+    from kvist.planner.plan import plan as plan
     from kvist.spec.cache import CacheSpec as CacheSpec
     from kvist.spec.model import ModelSpec as ModelSpec
 
@@ -23,8 +24,9 @@ _HOME = {
     "LLM": "kvist.llm",
     "ModelSpec": "kvist.spec.model",
     "SamplingParams": "kvist.engine.request",
+    "plan": "kvist.planner.plan",
 }
-__all__ = ["LLM", "CacheSpec", "KvistError", "ModelSpec", "SamplingParams"]
+__all__ = ["LLM", "CacheSpec", "KvistError", "ModelSpec", "SamplingParams", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,14 +22,14 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_exported_names_are_these_and_resolve() -> None:
-    assert kvist.__all__ == ["LLM", "CacheSpec", "KvistError", "ModelSpec", "SamplingParams"]
+    assert kvist.__all__ == ["LLM", "CacheSpec", "KvistError", "ModelSpec", "SamplingParams", "plan"]
     for name in kvist.__all__:
         assert getattr(kvist, name).__name__ == name
     assert set(kvist.__all__) <= set(dir(kvist))
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match="LLM, CacheSpec, KvistError, ModelSpec, SamplingParams"):
+    with pytest.raises(AttributeError, match="LLM, CacheSpec, KvistError, ModelSpec, SamplingParams, plan"):
         kvist.LMM  # noqa: B018
 
 
@@ -37,7 +37,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     "statement",
     [
         "import kvist",
-        "from kvist import CacheSpec, KvistError, ModelSpec",
+        "from kvist import CacheSpec, KvistError, ModelSpec, plan",
         "import kvist.spec.config",
         "import kvist.planner",
     ],
