@@ -12,13 +12,14 @@ import torch
 from oracles.huggingface import Oracle
 from tiny.compare import TOLERANCE, count_near_ties, margins, row_errors
 from tiny.lesson import lesson
-from tiny.models import FAMILIES, TinyModel, mutations, tiny_model
+from tiny.models import FAMILIES, NUM_MODELS, TinyModel, mutations, tiny_model
 from tiny.tensors import write_directory
 
 from kvist import LLM, CacheSpec, SamplingParams
 from kvist.reference import forward
 
-MODELS = [tiny_model(family, number) for family in FAMILIES for number in range(12)]
+FRESH = range(NUM_MODELS, NUM_MODELS + 6)  # not those that are recorded; six in a row have all head dims
+MODELS = [tiny_model(family, number) for family in FAMILIES for number in FRESH]
 LENGTHS = (1, 2, 15, 16, 17, 31, 64, 100, 200)
 LONG = 600  # three spans of attention
 F32 = CacheSpec(codec="f32")
@@ -67,7 +68,7 @@ def test_greedy_tokens(case: Case, llm: LLM, length: int, measured) -> None:
     oracle = case.oracle.logits(ids + chosen[:-1])[length - 1 :]
     num_ties = count_near_ties(chosen, np.argmax(oracle, axis=-1).tolist(), margins(oracle))
     measured(case.model.family, "greedy tokens, near ties that differ", num_ties)
-    if num_ties == 0:
+    if num_ties == 0 and length < 100:
         assert chosen == case.oracle.greedy(ids, GREEDY.max_tokens)
 
 
