@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvist.kernels.jit import inline, kernel
-from kvist.kernels.layout import ABORT, AHEAD_AT, AHEAD_BYTES, CHUNKS, CLAIMED, CONTROL_HEAD, COUNTERS, DONE, HAS_BARRIER, KERNEL
+from kvist.kernels.layout import ABORT, CHUNKS, CLAIMED, CONTROL_HEAD, COUNTERS, DONE, FIELDS, HAS_BARRIER, KERNEL
 from kvist.kernels.simd import atomic_load, call_kernel, fetch_add, pause, prefetch, yield_core
 
 SPINS = 2000
@@ -18,25 +18,26 @@ SPINS = 2000
 
 
 @inline
-def wait(control, counter, weights, ahead, end):
-    """Wait until a line's chunks are all done, asking for weights from ``ahead`` to ``end`` meanwhile.
-
-    Returns how far it asked, or -1 when the pass was aborted.
-    """
+def wait(control, counter):
+    """Wait until a line's chunks are all done; returns False when the pass was aborted."""
     spins = 0
     while atomic_load(control, counter + DONE) < control[counter + CHUNKS]:
         if atomic_load(control, ABORT):
-            return np.int64(-1)
-        if ahead < end:
-            prefetch(weights, ahead)
-            prefetch(weights, ahead + 64)
-            ahead += 128
-        else:
-            pause()
+            return False
+        pause()
         spins += 1
         if spins >= SPINS:
             yield_core()
-    return ahead
+    return True
+
+
+@inline
+def ask_for_line(program, control, line):
+    """Ask for what the next line is read from: weights have swept it out of the caches since the last pass."""
+    for field in range(0, FIELDS, 8):
+        prefetch(program, line * FIELDS + field)
+    prefetch(control, CONTROL_HEAD + line * COUNTERS)
+    prefetch(control, CONTROL_HEAD + line * COUNTERS + DONE)
 
 
 @kernel()
@@ -48,6 +49,7 @@ def run(kernels, thread, program, control, table, weights, cache, work):
     first_open = 0
     for line in range(program.shape[0]):
         counter = CONTROL_HEAD + line * COUNTERS
+        ask_for_line(program, control, line + 2)
         chunks = control[counter + CHUNKS]
         while atomic_load(control, counter + CLAIMED) < chunks:
             if atomic_load(control, ABORT):
@@ -58,11 +60,8 @@ def run(kernels, thread, program, control, table, weights, cache, work):
             call_kernel(kernels, program[line, KERNEL], chunk, thread, line, program, table, weights, cache, work)
             fetch_add(control, counter + DONE, np.int64(1))
         if program[line, HAS_BARRIER]:
-            ahead = program[line, AHEAD_AT] + thread * program[line, AHEAD_BYTES]
-            end = ahead + program[line, AHEAD_BYTES]
             for open_line in range(first_open, line + 1):
-                ahead = wait(control, CONTROL_HEAD + open_line * COUNTERS, weights, ahead, end)
-                if ahead < 0:
+                if not wait(control, CONTROL_HEAD + open_line * COUNTERS):
                     return False
             first_open = line + 1
     return True

@@ -11,11 +11,10 @@ from __future__ import annotations
 FIELDS = 32
 """Columns of a program."""
 
-KERNEL, HAS_BARRIER, AHEAD_AT, AHEAD_BYTES = range(4)
-"""Columns that the interpreter reads: which kernel; whether all chunks must be done before the next line; and what a thread
-that waits here may ask memory for, the weights that come next: thread t's share starts at ``AHEAD_AT + t * AHEAD_BYTES``."""
+KERNEL, HAS_BARRIER = 0, 1
+"""Columns that the interpreter reads: which kernel, and whether all chunks must be done before the next line."""
 
-FIRST_FIELD = 4
+FIRST_FIELD = 2
 """The first column that belongs to the kernel itself."""
 
 (

@@ -340,7 +340,7 @@ get_u16, put_u16 = _scalar_access(types.uint16, _LLVM["u16"])
 
 @intrinsic
 def prefetch(typingctx, memory, offset):
-    """Ask for the cache line at ``offset``, into the second-level cache; never faults."""
+    """Ask for the cache line of element ``offset``, into the second-level cache; never faults."""
 
     def codegen(context, builder, sig, args):
         at = _address(context, builder, sig.args[0], args[0], args[1], _LLVM["i8"])

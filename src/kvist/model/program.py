@@ -19,8 +19,6 @@ from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
 from kvist.kernels import attention, blocks, elementwise, embedding, jit, matmul, rotary
 from kvist.kernels.layout import (
-    AHEAD_AT,
-    AHEAD_BYTES,
     CHUNKS,
     CONTROL_HEAD,
     COUNTERS,
@@ -41,10 +39,8 @@ from kvist.spec.model import LayerSpec, ModelSpec
 SPLIT_ROWS = 4
 """Most rows of a pass whose spans are attended apart; more rows give enough chunks by themselves."""
 SPAN_TOKENS = attention.SPAN_TOKENS
-CHUNK_BYTES = 48 << 10
-"""Weights that a chunk of a pass of few rows reads: a microsecond or two."""
-LOOK_AHEAD_BYTES = 8 << 10
-"""Weights of the next matrix that a waiting thread asks for; twice as much was no faster."""
+CHUNK_BYTES = 512 << 10
+"""Most weights that a chunk of a pass of few rows reads: a chunk costs a microsecond to start, ten to read."""
 FEW_ROWS = 8
 MAX_CONTROLS = 64
 """Control blocks that a program keeps ready, some tens of kilobytes each."""
@@ -130,13 +126,6 @@ class Program:
         self._lines.append(line)
         self.layers.append(self.layer)
         self._counts.append((counts.rows, counts.split_rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs))
-
-    def look_ahead(self, at: int, num_bytes: int) -> None:
-        """Let threads that wait in the lines since the last matmul ask for ``num_bytes`` each of the next one's weights."""
-        for line in reversed(self._lines):
-            if line[AHEAD_BYTES]:
-                break
-            line[AHEAD_AT], line[AHEAD_BYTES] = at, num_bytes
 
     @functools.cached_property
     def table(self) -> npt.NDArray[np.int64]:
@@ -244,8 +233,6 @@ class Writer:
             assert matrix.offset + matrix.num_bytes <= self.weights.arena.size, matrix
             chunk = self._chunk_panels(matrix, is_few)
             across = -(-matrix.num_panels // chunk)
-            if number == 0:
-                program.look_ahead(matrix.offset, min(LOOK_AHEAD_BYTES, chunk * matrix.panel_bytes))
             kernel = self.kernels.number(matmul.matmul_kernel, matmul.FORMS[matrix.form])
             program.add(
                 kernel, Counts(if_outputs=across) if is_last else Counts(fixed=across), matmul.MM_FIELDS,
@@ -255,10 +242,11 @@ class Writer:
             )  # fmt: skip
 
     def _chunk_panels(self, matrix: Matrix, is_few: bool) -> int:
-        """Panels a chunk: some tens of kilobytes for few rows, but at least four chunks a thread; one or two for many."""
+        """Panels a chunk: for few rows two chunks a thread, or more of half a megabyte; one or two panels for many rows."""
         if not is_few:
             return 2 if matrix.num_panels >= 16 * self.num_threads else 1
-        return max(1, min(CHUNK_BYTES // matrix.panel_bytes, matrix.num_panels // (4 * self.num_threads)))
+        a_thread = max(2, -(-matrix.num_bytes // (CHUNK_BYTES * self.num_threads)))
+        return -(-matrix.num_panels // (a_thread * self.num_threads))
 
     def _attention(self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace, is_few: bool) -> None:
         rows = self._norm(program, weights.attention_norm, weights.qkv)
