@@ -204,6 +204,10 @@ def test_an_unknown_type_is_assumed_uniform_and_says_so() -> None:
     assert found.notes[0].startswith('model_type "brandnew" isn\'t known: assumed attention of one width')
     assert "sliding_window 64 not used" in found.notes[0]
     assert found.parameters is None
+    assert spec("brandnew", multi_query=True, max_position_embeddings=512).layers[0].num_kv_heads == 2
+    one = {"num_key_value_heads": None, "multi_query": True, "max_position_embeddings": 512}
+    keys = {key: value for key, value in (transformer("brandnew", 256, 8, 4, None) | one).items() if value is not None}
+    assert model_spec_from_config(keys).layers[0].num_kv_heads == 1
     latent = spec("brandnew", kv_lora_rank=32, qk_rope_head_dim=8, max_position_embeddings=512)
     assert {(layer.kind, layer.k_dim) for layer in latent.layers} == {("mla", 40)}
 

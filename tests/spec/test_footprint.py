@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from published import BY_NAME, PUBLISHED, Facts, transformer
 
 from kvist.errors import SpecError
-from kvist.spec.cache import BLOCK_TOKENS, CODECS, PRICED_CODECS, CacheSpec, head_bytes
+from kvist.spec.cache import BLOCK_TOKENS, CODECS, PRICED_CODECS, CacheSpec, allocated_bytes, head_bytes, layer_groups
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.footprint import Footprint
 from kvist.spec.model import LayerSpec, ModelSpec
@@ -33,6 +33,7 @@ def test_published_bytes(facts: Facts) -> None:
     assert footprint_of(facts.config, state="bf16").constant_bytes == facts.constant_bf16
     for length in LENGTHS:
         assert footprint.sequence_bytes(length) == facts.sequence_bytes(length)
+        assert footprint.sequence_bytes(length) <= footprint.allocated_bytes(length) <= footprint.reserved_bytes(length)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,21 @@ def test_bytes_never_shrink_with_length_and_are_never_negative(
     short, long = sorted((one, other))
     assert 0 <= footprint.sequence_bytes(short) <= footprint.sequence_bytes(long)
     assert 0 <= footprint.reserved_bytes(short) <= footprint.reserved_bytes(long)
-    assert footprint.sequence_bytes(long) <= footprint.reserved_bytes(long)
+    assert footprint.sequence_bytes(long) <= footprint.allocated_bytes(long) <= footprint.reserved_bytes(long)
+
+
+@given(models, st.sampled_from(CODECS), tokens)
+def test_what_a_sequence_holds_between_steps_is_within_what_is_planned(
+    model: ModelSpec, codec: str, num_tokens: int
+) -> None:
+    held = allocated_bytes(model, CacheSpec(codec), num_tokens)
+    assert (
+        held <= Footprint(model, CacheSpec(codec)).allocated_bytes(num_tokens) <= held + _one_block_each(model, codec)
+    )
+
+
+def _one_block_each(model: ModelSpec, codec: str) -> int:
+    return sum(group.block_bytes for group in layer_groups(model, CacheSpec(codec)) if group.window is not None)
 
 
 @given(models, tokens)

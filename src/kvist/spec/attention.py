@@ -6,7 +6,7 @@ A rule takes the config's fields and a layer's kind (``spec.layer_types``) and r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvist.errors import SpecError
 from kvist.spec.fields import Fields
@@ -34,6 +34,13 @@ def grouped(fields: Fields, _kind: str) -> Heads:
     """KV heads as stated, as many as query heads where none are; head_dim as stated, else width / heads."""
     num_heads = fields.count(*HEADS)
     return _heads(fields, num_heads, fields.maybe_count(*KV_HEADS) or num_heads, fields.maybe_count("head_dim"))
+
+
+def assumed(fields: Fields, kind: str) -> Heads:
+    """Like grouped, and one KV head where multi_query is all that is said: for model types without rules."""
+    heads = grouped(fields, kind)
+    says_how_many = any(fields.has(key) for key in KV_HEADS)
+    return replace(heads, num_kv_heads=1) if fields.value("multi_query") is True and not says_how_many else heads
 
 
 def width_by_heads(fields: Fields, _kind: str) -> Heads:

@@ -261,7 +261,7 @@ def _assumed_uniform(name: str, text: Mapping[str, object]) -> ModelSpec:
     is_latent = fields.has("kv_lora_rank") and fields.has("qk_rope_head_dim")
     rules = ModelType(
         layer_types.stated_or(layer_types.every_layer(layer_types.FULL)),
-        attention.latent if is_latent else attention.grouped,
+        attention.latent if is_latent else attention.assumed,
     )
     what = "a latent" if is_latent else "attention"
     note = f'model_type "{name}" isn\'t known: assumed {what} of one width in every layer'

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvist.errors import SpecError
 
-MAX_COUNT = 1 << 40
+MAX_COUNT = 1 << 31
 """No size in a config is larger; what is, is damage."""
 
 

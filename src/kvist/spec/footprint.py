@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvist.spec.cache import KVIST, CacheSpec, LayerGroup, Price, allocated_bytes, layer_groups, pool_bytes
+from kvist.spec.cache import KVIST, CacheSpec, LayerGroup, Price, layer_groups, num_blocks, pool_bytes
 from kvist.spec.model import ModelSpec
 
 STEP_TOKENS = 256
@@ -80,8 +80,16 @@ class Footprint:
         return tokens + self.constant_bytes
 
     def allocated_bytes(self, num_tokens: int) -> int:
-        """Bytes that a sequence of ``num_tokens`` holds of kvist's pool between two steps, in whole blocks."""
-        return allocated_bytes(self.model, self.spec, num_tokens) + self.constant_bytes
+        """Bytes that a sequence of ``num_tokens`` holds of kvist's pool, in whole blocks.
+
+        ``spec.cache.allocated_bytes`` is what it holds between two steps; where a window or chunk has just closed, the
+        blocks that the last token still saw count here.
+        """
+        total = self.constant_bytes
+        for group in self.groups:
+            blocks = max(group.num_blocks(num_tokens), num_blocks(group.num_seen_tokens(num_tokens)))
+            total += group.block_bytes * blocks + group.tail_bytes
+        return total
 
     def reserved_bytes(self, num_tokens: int) -> int:
         """Bytes of pool that let a sequence grow to ``num_tokens``: blocks, and a window's slack of one step."""
