@@ -30,7 +30,7 @@ from kvist.spec.model import ModelSpec
 STEP_TOKENS = 256
 """Most rows of a pass: enough to keep the multipliers busy, few enough that a pass is over in a fraction of a second."""
 
-SPLIT_CHUNKS = 2
+SPLIT_CHUNKS = 1
 """Chunks a thread and KV head, about, where spans are attended apart."""
 
 
