@@ -14,7 +14,7 @@ def flattened(function: Callable[..., None]) -> Callable[..., None]:
 
     Every parameter needs a default or a dataclass for a type; Typer reads the signature that comes out.
     """
-    hints = get_type_hints(function, include_extras=True)
+    hints = inspect.get_annotations(function, eval_str=True)  # Python 3.10's get_type_hints hides what has a None
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
