@@ -396,18 +396,18 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
     scores = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
     queries = program[line, AT_Q] + kv_head * program[line, AT_Q_HEAD] + first_row * head.share * value(shape.dim) * 4
     runs = scores + value(rows) * (SCORE_BYTES + record_bytes(shape))
-    first_span = low_of(head, head.position) // SPAN_TOKENS
-    end_span = head.last_block // SPAN_BLOCKS + 1
-    if spans:
+    first_span, end_span = low_of(head, head.position) // SPAN_TOKENS, head.last_block // SPAN_BLOCKS + 1
+    is_apart, records_of_span = spans > 0, np.int64(0)
+    if is_apart:
         records_of_span = table[NUM_ROWS] * head.share * record_bytes(shape)
-        kept = program[line, AT_PARTS] + kv_head * spans * records_of_span + first_row * head.share * record_bytes(shape)
-        begin = first_span + part * table[SPAN_STEP]
-        for span in range(begin, min(end_span, begin + table[SPAN_STEP])):
-            at = kept + span * records_of_span
-            attend_span(arenas, head, span, count, queries, scores, at, True, shape, rows, joint_rows, few, joint_few)
-        return
+        runs = program[line, AT_PARTS] + (kv_head * spans * table[NUM_ROWS] + first_row) * head.share * record_bytes(shape)
+        first_span += part * table[SPAN_STEP]
+        end_span = min(end_span, first_span + table[SPAN_STEP])
     for span in range(first_span, end_span):
-        attend_span(arenas, head, span, count, queries, scores, runs, False, shape, rows, joint_rows, few, joint_few)
+        at = runs + span * records_of_span
+        attend_span(arenas, head, span, count, queries, scores, at, is_apart, shape, rows, joint_rows, few, joint_few)
+    if is_apart:
+        return
     for q in range(count):
         out = program[line, AT_OUT] + (first_row + q // head.share) * program[line, AT_OUT_STRIDE]
         at = out + (kv_head * head.share + q % head.share) * value(shape.dim) * 4

@@ -67,7 +67,7 @@ AHEAD = 2048
 
 
 @inline
-def dots_f32(weights, panel, work, x, stride, width, rows, form):
+def dots_floats(weights, panel, work, x, stride, width, rows, form):
     """[rows, 16] dot products; even and odd inputs apart, added at the end."""
     even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
     for k in range(0, width, 2):
@@ -85,7 +85,8 @@ def dots_f32(weights, panel, work, x, stride, width, rows, form):
 
 
 @inline
-def dots_q8(weights, panel, work, x, stride, width, rows):
+def dots_q8(weights, panel, work, x, stride, width, rows, form):
+    """[rows, 16] dot products with 8-bit weights."""
     acc = zero_f32(rows, LANES)
     scales = x + width
     count = width // GROUP
@@ -103,6 +104,7 @@ def dots_q8(weights, panel, work, x, stride, width, rows):
 
 @inline
 def dots_q4(weights, panel, work, x, stride, width, rows, form):
+    """[rows, 16] dot products with 4-bit weights."""
     acc = zero_f32(rows, LANES)
     scales = x + width
     count = width // GROUP
@@ -125,14 +127,9 @@ def dots_q4(weights, panel, work, x, stride, width, rows, form):
 
 
 @inline
-def tile(weights, panel, work, x, x_stride, width, out, out_stride, bias, adds, rows, form):
-    """``rows`` activations times one panel, to [rows, 16] of the output."""
-    if value(form) == Q8_0:
-        acc = dots_q8(weights, panel, work, x, x_stride, width, rows)
-    elif value(form) >= Q4_0:
-        acc = dots_q4(weights, panel, work, x, x_stride, width, rows, form)
-    else:
-        acc = dots_f32(weights, panel, work, x, x_stride, width, rows, form)
+def tile(weights, panel, work, x, x_stride, width, out, out_stride, bias, adds, rows, form, dots):
+    """``rows`` activations times one panel, to [rows, 16] of the output; ``dots`` is the form's own inner sequence."""
+    acc = dots(weights, panel, work, x, x_stride, width, rows, form)
     if bias >= 0:
         acc = add(acc, load_f32(weights, bias, LANES))
     if adds:
@@ -153,7 +150,7 @@ def panel_bytes(width, form):
 
 
 @inline
-def matmul(chunk, line, program, table, weights, work, form, tile_rows):
+def matmul(chunk, line, program, table, weights, work, form, tile_rows, dots):
     """A chunk is some panels times some rows."""
     panels, chunk_panels = program[line, MM_PANELS], program[line, MM_CHUNK_PANELS]
     across = (panels + chunk_panels - 1) // chunk_panels
@@ -169,21 +166,42 @@ def matmul(chunk, line, program, table, weights, work, form, tile_rows):
         row = first_row
         x, out = program[line, MM_X] + row * x_stride, program[line, MM_OUT] + row * out_stride + p * 64
         while row + value(tile_rows) <= end_row:
-            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, tile_rows, form)
+            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, tile_rows, form, dots)
             row, x, out = row + value(tile_rows), x + value(tile_rows) * x_stride, out + value(tile_rows) * out_stride
         while row + 2 <= end_row:
-            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(2), form)
+            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(2), form, dots)
             row, x, out = row + 2, x + 2 * x_stride, out + 2 * out_stride
         if row < end_row:
-            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(1), form)
+            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(1), form, dots)
 
 
 def matmul_kernel(form: int) -> Any:
-    """The kernel that multiplies with weights of one form."""
+    """The kernel that multiplies with weights of one form; only that form's inner sequence is compiled."""
     rows = target.current().tile_rows
+    if form < Q8_0:
+        return _floats_kernel(form, rows)
+    return _q8_kernel(form, rows) if form == Q8_0 else _q4_kernel(form, rows)
 
+
+def _floats_kernel(form: int, rows: int) -> Any:
     @kernel(SIGNATURE)
-    def run_matmul(chunk, thread, line, program, table, weights, cache, work):
-        matmul(chunk, line, program, table, weights, work, static(form), static(rows))
+    def run_floats(chunk, thread, line, program, table, weights, cache, work):
+        matmul(chunk, line, program, table, weights, work, static(form), static(rows), dots_floats)
 
-    return run_matmul
+    return run_floats
+
+
+def _q8_kernel(form: int, rows: int) -> Any:
+    @kernel(SIGNATURE)
+    def run_q8(chunk, thread, line, program, table, weights, cache, work):
+        matmul(chunk, line, program, table, weights, work, static(form), static(rows), dots_q8)
+
+    return run_q8
+
+
+def _q4_kernel(form: int, rows: int) -> Any:
+    @kernel(SIGNATURE)
+    def run_q4(chunk, thread, line, program, table, weights, cache, work):
+        matmul(chunk, line, program, table, weights, work, static(form), static(rows), dots_q4)
+
+    return run_q4
