@@ -21,11 +21,15 @@ class KvCache:
         SpecError: a codec that the engine only prices.
     """
 
-    def __init__(self, model: ModelSpec, spec: CacheSpec, *, num_tokens: int, num_sequences: int = 1, step_tokens: int = 256) -> None:
+    def __init__(
+        self, model: ModelSpec, spec: CacheSpec, *, num_tokens: int, num_sequences: int = 1, step_tokens: int = 256
+    ) -> None:
         spec.check_runs()
         if num_tokens < 1:
             smallest = pool_bytes(model, spec, 1, step_tokens)
-            raise CapacityError(f"a cache needs room for at least one block, {format_bytes(smallest)}; raise --kv-budget")
+            raise CapacityError(
+                f"a cache needs room for at least one block, {format_bytes(smallest)}; raise --kv-budget"
+            )
         self.spec = spec
         self.num_tokens = num_tokens
         self.groups = layer_groups(model, spec)

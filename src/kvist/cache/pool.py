@@ -31,7 +31,9 @@ class BlockPool:
             CapacityError: fewer are free; then none is taken.
         """
         if count > len(self._free):
-            raise CapacityError(f"the cache has {len(self._free)} free blocks of 16 tokens and {count} are needed; raise --kv-budget")
+            raise CapacityError(
+                f"the cache has {len(self._free)} free blocks of 16 tokens and {count} are needed; raise --kv-budget"
+            )
         taken = [self._free.pop() for _ in range(count)]
         for block in taken:
             self._num_owners[block] = 1

@@ -67,7 +67,9 @@ class Sequence:
     @property
     def allocated_bytes(self) -> int:
         """Bytes of the blocks that are held."""
-        return sum(group.block_bytes * len(table.held) for group, table in zip(self.cache.groups, self.tables, strict=True))
+        return sum(
+            group.block_bytes * len(table.held) for group, table in zip(self.cache.groups, self.tables, strict=True)
+        )
 
     def grow(self, num_new: int) -> None:
         """Take the blocks for ``num_new`` more tokens.

@@ -67,7 +67,9 @@ def _reserve(num_bytes: int) -> npt.NDArray[np.uint8]:
     try:
         region = mmap.mmap(-1, max(num_bytes, 1))
     except (OSError, OverflowError, ValueError) as error:
-        raise CapacityError(f"the system gives no {format_bytes(num_bytes)} for the cache: {error}; lower --context or --kv-budget") from None
+        raise CapacityError(
+            f"the system gives no {format_bytes(num_bytes)} for the cache: {error}; lower --context or --kv-budget"
+        ) from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             region.madvise(mmap.MADV_HUGEPAGE)

@@ -40,8 +40,8 @@ from kvist.kernels.simd import (
     add,
     bf16_even,
     bf16_odd,
-    fma,
     first_lane,
+    fma,
     get_f32,
     keep_lanes,
     load_f32,
@@ -70,13 +70,62 @@ SCORE_BYTES = SPAN_TOKENS * 4
 CODEC_F32, CODEC_BF16 = 0, 1
 CODECS = {"f32": CODEC_F32, "bf16": CODEC_BF16}
 
-(AT_GROUP, AT_KV_HEADS, AT_SHARE, AT_Q, AT_Q_HEAD, AT_K, AT_K_HEAD, AT_K_BLOCK, AT_V, AT_V_HEAD, AT_V_BLOCK, AT_WINDOW, AT_OUT, AT_OUT_STRIDE, AT_PARTS, AT_QUANTISED, AT_QUANTISED_STRIDE, AT_WIDTH) = range(
-    FIRST_FIELD, FIRST_FIELD + 18
+(
+    AT_GROUP,
+    AT_KV_HEADS,
+    AT_SHARE,
+    AT_Q,
+    AT_Q_HEAD,
+    AT_K,
+    AT_K_HEAD,
+    AT_K_BLOCK,
+    AT_V,
+    AT_V_HEAD,
+    AT_V_BLOCK,
+    AT_WINDOW,
+    AT_OUT,
+    AT_OUT_STRIDE,
+    AT_PARTS,
+    AT_QUANTISED,
+    AT_QUANTISED_STRIDE,
+    AT_WIDTH,
+) = range(FIRST_FIELD, FIRST_FIELD + 18)
+AT_FIELDS = (
+    "group",
+    "kv_heads",
+    "share",
+    "q",
+    "q_head",
+    "k",
+    "k_head",
+    "k_block",
+    "v",
+    "v_head",
+    "v_block",
+    "window",
+    "out",
+    "out_stride",
+    "parts",
+    "quantised",
+    "quantised_stride",
+    "width",
 )
-AT_FIELDS = ("group", "kv_heads", "share", "q", "q_head", "k", "k_head", "k_block", "v", "v_head", "v_block", "window", "out", "out_stride", "parts", "quantised", "quantised_stride", "width")
-(FIN_HEADS, FIN_CHUNK_HEADS, FIN_OUT, FIN_OUT_STRIDE, FIN_PARTS, FIN_SHARE, FIN_WINDOW) = range(FIRST_FIELD, FIRST_FIELD + 7)
+(FIN_HEADS, FIN_CHUNK_HEADS, FIN_OUT, FIN_OUT_STRIDE, FIN_PARTS, FIN_SHARE, FIN_WINDOW) = range(
+    FIRST_FIELD, FIRST_FIELD + 7
+)
 (FIN_QUANTISED, FIN_QUANTISED_STRIDE, FIN_WIDTH) = range(FIRST_FIELD + 7, FIRST_FIELD + 10)
-FIN_FIELDS = ("heads", "chunk_heads", "out", "out_stride", "parts", "share", "window", "quantised", "quantised_stride", "width")
+FIN_FIELDS = (
+    "heads",
+    "chunk_heads",
+    "out",
+    "out_stride",
+    "parts",
+    "share",
+    "window",
+    "quantised",
+    "quantised_stride",
+    "width",
+)
 
 
 class Arenas(NamedTuple):
@@ -262,9 +311,15 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
         v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block
         end = min(high, (t // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
         if t % 2 == 1:
-            acc = fma(shares_of(arenas, scores, t, shape, rows), load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[1], acc)
+            acc = fma(
+                shares_of(arenas, scores, t, shape, rows),
+                load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[1],
+                acc,
+            )
             t += 1
-        k_next = head.k + arenas.table[head.blocks + min(t // BLOCK_TOKENS + SPAN_BLOCKS, head.last_block)] * head.k_block
+        k_next = (
+            head.k + arenas.table[head.blocks + min(t // BLOCK_TOKENS + SPAN_BLOCKS, head.last_block)] * head.k_block
+        )
         while t + 2 <= end:
             pair = t % BLOCK_TOKENS // 2
             ask_for_keys(arenas.cache, k_next, pair, shape)
@@ -273,7 +328,11 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
             acc = fma(shares_of(arenas, scores, t + 1, shape, rows), odd, acc)
             t += 2
         if t < end:
-            acc = fma(shares_of(arenas, scores, t, shape, rows), load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[0], acc)
+            acc = fma(
+                shares_of(arenas, scores, t, shape, rows),
+                load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[0],
+                acc,
+            )
             t += 1
     store_rows(arenas.work, values, record_bytes(shape), acc)
 
@@ -372,7 +431,9 @@ def head_of(line, program, table, tile, kv_head, shape):
     blocks = table[table[GROUPS + 2 * program[line, AT_GROUP] + 1] + table[tile + 3]]
     share, window = program[line, AT_SHARE], program[line, AT_WINDOW]
     last_block = (table[tile + 2] + table[tile + 1] - 1) // BLOCK_TOKENS
-    return Head(k, program[line, AT_K_BLOCK], v, program[line, AT_V_BLOCK], blocks, table[tile + 2], share, window, last_block)
+    return Head(
+        k, program[line, AT_K_BLOCK], v, program[line, AT_V_BLOCK], blocks, table[tile + 2], share, window, last_block
+    )
 
 
 @inline
@@ -400,7 +461,9 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
     is_apart, records_of_span = spans > 0, np.int64(0)
     if is_apart:
         records_of_span = table[NUM_ROWS] * head.share * record_bytes(shape)
-        runs = program[line, AT_PARTS] + (kv_head * spans * table[NUM_ROWS] + first_row) * head.share * record_bytes(shape)
+        runs = program[line, AT_PARTS] + (kv_head * spans * table[NUM_ROWS] + first_row) * head.share * record_bytes(
+            shape
+        )
         first_span += part * table[SPAN_STEP]
         end_span = min(end_span, first_span + table[SPAN_STEP])
     for span in range(first_span, end_span):
@@ -463,7 +526,18 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
     @kernel(SIGNATURE)
     def run_attention(chunk, thread, line, program, table, weights, cache, work):
         arenas, shape = Arenas(table, cache, work), Shape(static(dim), static(k_codec), static(v_codec))
-        attend(chunk, thread, line, program, arenas, shape, static(most), static(joint_most), static(few), static(joint_few))
+        attend(
+            chunk,
+            thread,
+            line,
+            program,
+            arenas,
+            shape,
+            static(most),
+            static(joint_most),
+            static(few),
+            static(joint_few),
+        )
 
     return run_attention
 

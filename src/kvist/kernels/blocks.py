@@ -35,10 +35,40 @@ from kvist.kernels.simd import (
 
 ZERO = np.float32(0)
 
-(AP_GROUP, AP_KV_HEADS, AP_SHARE, AP_QKV, AP_QKV_STRIDE, AP_Q, AP_Q_HEAD, AP_K, AP_K_HEAD, AP_K_BLOCK, AP_V, AP_V_HEAD, AP_V_BLOCK) = range(FIRST_FIELD, FIRST_FIELD + 13)
-(AP_ANGLES, AP_ANGLES_STRIDE, AP_TURNED, AP_SCALE, AP_Q_NORM, AP_K_NORM, AP_EPS) = range(FIRST_FIELD + 13, FIRST_FIELD + 20)
+(
+    AP_GROUP,
+    AP_KV_HEADS,
+    AP_SHARE,
+    AP_QKV,
+    AP_QKV_STRIDE,
+    AP_Q,
+    AP_Q_HEAD,
+    AP_K,
+    AP_K_HEAD,
+    AP_K_BLOCK,
+    AP_V,
+    AP_V_HEAD,
+    AP_V_BLOCK,
+) = range(FIRST_FIELD, FIRST_FIELD + 13)
+(AP_ANGLES, AP_ANGLES_STRIDE, AP_TURNED, AP_SCALE, AP_Q_NORM, AP_K_NORM, AP_EPS) = range(
+    FIRST_FIELD + 13, FIRST_FIELD + 20
+)
 AP_FIELDS = (
-    *("group", "kv_heads", "share", "qkv", "qkv_stride", "q", "q_head", "k", "k_head", "k_block", "v", "v_head", "v_block"),
+    *(
+        "group",
+        "kv_heads",
+        "share",
+        "qkv",
+        "qkv_stride",
+        "q",
+        "q_head",
+        "k",
+        "k_head",
+        "k_block",
+        "v",
+        "v_head",
+        "v_block",
+    ),
     *("angles", "angles_stride", "turned", "scale", "q_norm", "k_norm", "eps"),
 )
 
@@ -107,7 +137,9 @@ def write_value(work, at, cache, block, slot, scratch, shape):
     if value(shape.v_codec) == CODEC_BF16:
         store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
         for d in range(value(shape.dim)):
-            put_u16(cache, block + ((slot // 2 * value(shape.dim) + d) * 2 + slot % 2) * 2, get_u16(work, scratch + d * 2))
+            put_u16(
+                cache, block + ((slot // 2 * value(shape.dim) + d) * 2 + slot % 2) * 2, get_u16(work, scratch + d * 2)
+            )
     else:
         store(cache, block + slot * value(shape.dim) * 4, load_f32(work, at, shape.dim))
 

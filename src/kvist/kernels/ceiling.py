@@ -14,7 +14,19 @@ import numpy as np
 
 from kvist.kernels import jit, matmul
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import CHUNKS, CONTROL_HEAD, COUNTERS, FIELDS, FIRST_FIELD, HAS_BARRIER, LANES, NUM_ROWS, TABLE_HEAD, WORK_HEAD, quantised_row_bytes
+from kvist.kernels.layout import (
+    CHUNKS,
+    CONTROL_HEAD,
+    COUNTERS,
+    FIELDS,
+    FIRST_FIELD,
+    HAS_BARRIER,
+    LANES,
+    NUM_ROWS,
+    TABLE_HEAD,
+    WORK_HEAD,
+    quantised_row_bytes,
+)
 from kvist.kernels.simd import (
     add_i32,
     dot4,
@@ -38,7 +50,12 @@ SMALLEST_BYTES = 256 << 20
 @inline
 def read(weights, start, ahead):
     """The sum of a chunk's int32 numbers, four vectors at a time; ``ahead`` bytes are asked for in advance, 0 for none."""
-    a, b, c, d = (splat_i32(np.int32(0), LANES), splat_i32(np.int32(0), LANES), splat_i32(np.int32(0), LANES), splat_i32(np.int32(0), LANES))
+    a, b, c, d = (
+        splat_i32(np.int32(0), LANES),
+        splat_i32(np.int32(0), LANES),
+        splat_i32(np.int32(0), LANES),
+        splat_i32(np.int32(0), LANES),
+    )
     for at in range(start, start + CHUNK_BYTES, 256):
         if value(ahead) > 0:
             prefetch(weights, at + value(ahead))
@@ -100,7 +117,9 @@ def dot_kernel() -> Any:
     return run_dots
 
 
-def _best_s(team: Team, compiled: Any, chunks: int, weights: Any, rounds: int, fields: tuple[int, ...] = (), rows: int = 0) -> float:
+def _best_s(
+    team: Team, compiled: Any, chunks: int, weights: Any, rounds: int, fields: tuple[int, ...] = (), rows: int = 0
+) -> float:
     """Seconds of the fastest of ``rounds`` runs of one line, after a warm-up."""
     program = np.zeros((1, FIELDS), np.int64)
     program[0, HAS_BARRIER] = 1
@@ -133,7 +152,9 @@ def read_bandwidth(num_threads: int, rounds: int = 7) -> float:
     memory = np.ones(size + CHUNK_BYTES, np.uint8)
     team = Team(num_threads)
     try:
-        times = [_best_s(team, read_kernel(ahead), size // CHUNK_BYTES, memory, rounds) for ahead in (0, 1024, 4096, -1)]
+        times = [
+            _best_s(team, read_kernel(ahead), size // CHUNK_BYTES, memory, rounds) for ahead in (0, 1024, 4096, -1)
+        ]
     finally:
         team.close()
     return size / min(times)

@@ -12,7 +12,17 @@ import numpy as np
 from kvist.kernels.jit import SIGNATURE, inline, kernel
 from kvist.kernels.layout import FIRST_FIELD, GROUP, PANEL_ROWS, POSITIONS, TOKENS
 from kvist.kernels.matmul import BF16, F16, F32, Q4_1, Q8_0, panel_bytes
-from kvist.kernels.simd import get_f32, get_i8, get_u16, first_lane, half_to_f32, bf16_to_f32, load_u16, put_f32, static, value
+from kvist.kernels.simd import (
+    bf16_to_f32,
+    first_lane,
+    get_f32,
+    get_i8,
+    half_to_f32,
+    load_u16,
+    put_f32,
+    static,
+    value,
+)
 
 (EM_W, EM_WIDTH, EM_PADDED, EM_OUT, EM_OUT_STRIDE, EM_POSITIONS) = range(FIRST_FIELD, FIRST_FIELD + 6)
 EM_FIELDS = ("w", "width", "padded", "out", "out_stride", "positions")

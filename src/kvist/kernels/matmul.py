@@ -58,10 +58,34 @@ GROUP_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "q8_0": 544, "q4_0": 288,
 """Bytes that one group of 32 inputs takes in a panel of 16 output rows."""
 QUANTISED = ("q8_0", "q4_0", "q4_1")
 
-(MM_W, MM_PANELS, MM_WIDTH, MM_X, MM_X_STRIDE, MM_OUT, MM_OUT_STRIDE, MM_BIAS, MM_ADDS, MM_IS_LAST, MM_CHUNK_PANELS, MM_CHUNK_ROWS) = range(
-    FIRST_FIELD, FIRST_FIELD + 12
+(
+    MM_W,
+    MM_PANELS,
+    MM_WIDTH,
+    MM_X,
+    MM_X_STRIDE,
+    MM_OUT,
+    MM_OUT_STRIDE,
+    MM_BIAS,
+    MM_ADDS,
+    MM_IS_LAST,
+    MM_CHUNK_PANELS,
+    MM_CHUNK_ROWS,
+) = range(FIRST_FIELD, FIRST_FIELD + 12)
+MM_FIELDS = (
+    "w",
+    "panels",
+    "width",
+    "x",
+    "x_stride",
+    "out",
+    "out_stride",
+    "bias",
+    "adds",
+    "is_last",
+    "chunk_panels",
+    "chunk_rows",
 )
-MM_FIELDS = ("w", "panels", "width", "x", "x_stride", "out", "out_stride", "bias", "adds", "is_last", "chunk_panels", "chunk_rows")
 AHEAD = 2048
 """How many bytes ahead of the weights in use the next ones are asked for."""
 
@@ -93,7 +117,9 @@ def dots_q8(weights, panel, work, x, stride, width, rows, form):
     for g in range(count):
         at = panel + g * 544
         prefetch(weights, at + AHEAD)
-        total = mul_i32(splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(np.int32(-128), LANES))
+        total = mul_i32(
+            splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(np.int32(-128), LANES)
+        )
         for j in range(8):
             w = load_i32(weights, at + j * 64, LANES)
             total = dot4(total, w, splat_rows_i32(work, x + g * GROUP + j * 4, stride, rows, LANES))
@@ -112,7 +138,9 @@ def dots_q4(weights, panel, work, x, stride, width, rows, form):
     zero_point = np.int32(0 if value(form) == Q4_1 else -8)
     for g in range(count):
         at = panel + g * group_bytes
-        total = mul_i32(splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(zero_point, LANES))
+        total = mul_i32(
+            splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(zero_point, LANES)
+        )
         for j in range(4):
             w = load_i32(weights, at + j * 64, LANES)
             xs = x + g * GROUP + j * 8

@@ -13,7 +13,7 @@ import numpy as np
 from kvist.kernels.jit import inline, kernel
 from kvist.kernels.layout import GROUP, PANEL_ROWS
 from kvist.kernels.matmul import BF16, F32, FORMS, Q4_0, Q4_1, Q8_0, panel_bytes
-from kvist.kernels.simd import get_i32, get_u16, put_i32, put_u16, static, value
+from kvist.kernels.simd import get_i32, get_u16, put_i32, put_u16, value
 
 LOW, HIGH, BIAS = np.int32(0x0F0F0F0F), np.int32(-0x0F0F0F10), np.int32(-0x7F7F7F80)
 SOURCE_GROUP_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
@@ -84,5 +84,9 @@ def check_pack(source: Any, row_bytes: int, rows: Any, target: Any, offset: int,
     """Assert that a call of ``pack`` stays inside its arrays."""
     assert source.dtype == target.dtype == np.uint8 and form in FORMS, (source.dtype, target.dtype, form)
     assert rows.size % PANEL_ROWS == 0 and rows.dtype == np.int64, (rows.size, rows.dtype)
-    assert (int(rows.max(initial=-1)) + 1) * row_bytes <= source.size, (int(rows.max(initial=-1)), row_bytes, source.size)
+    assert (int(rows.max(initial=-1)) + 1) * row_bytes <= source.size, (
+        int(rows.max(initial=-1)),
+        row_bytes,
+        source.size,
+    )
     assert 0 <= offset and offset + num_bytes <= target.size, (offset, num_bytes, target.size)

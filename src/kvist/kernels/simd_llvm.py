@@ -38,15 +38,15 @@ __all__ = [
     "first_lane",
     "fma",
     "get_f32",
-    "get_i32",
     "get_i8",
+    "get_i32",
     "get_u16",
     "half_to_f32",
     "high_nibbles",
     "keep_lanes",
     "load_f32",
-    "load_i32",
     "load_i8",
+    "load_i32",
     "load_rows_f32",
     "load_u16",
     "low_nibbles",
@@ -60,8 +60,8 @@ __all__ = [
     "power_of_two",
     "prefetch",
     "put_f32",
-    "put_i32",
     "put_i8",
+    "put_i32",
     "put_u16",
     "rint",
     "row",
@@ -213,7 +213,9 @@ def _elementwise(elem: str | None, emit):
         result = Tile(elem or first.elem, _broadcast_rows(first, *others), first.lanes)
 
         def codegen(context, builder, sig, args):
-            return _tile(builder, result, [emit(builder, result.row, *parts) for parts in _operands(builder, sig, args)])
+            return _tile(
+                builder, result, [emit(builder, result.row, *parts) for parts in _operands(builder, sig, args)]
+            )
 
         return result(first, *others), codegen
 
@@ -608,7 +610,9 @@ def dot4(typingctx, acc, unsigned, signed):
 @intrinsic
 def dot4_nibbles(typingctx, acc, unsigned, signed):
     """As ``dot4``, for unsigned bytes below 16."""
-    return _elementwise(None, lambda builder, row, a, u, s: target.dot4_nibbles(builder, a, u, s))(acc, unsigned, signed)
+    return _elementwise(None, lambda builder, row, a, u, s: target.dot4_nibbles(builder, a, u, s))(
+        acc, unsigned, signed
+    )
 
 
 # ---- threads

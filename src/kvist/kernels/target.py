@@ -116,7 +116,10 @@ def _vpdpbusd(builder, acc, unsigned, signed):
 def _dot4_bytes(builder, acc, unsigned, signed):
     as_bytes, words = ir.VectorType(ir.IntType(8), 32), ir.VectorType(_I16, 16)
     pairs = _call(
-        builder, "llvm.x86.avx2.pmadd.ub.sw", words, [builder.bitcast(unsigned, as_bytes), builder.bitcast(signed, as_bytes)]
+        builder,
+        "llvm.x86.avx2.pmadd.ub.sw",
+        words,
+        [builder.bitcast(unsigned, as_bytes), builder.bitcast(signed, as_bytes)],
     )
     return builder.add(acc, _call(builder, "llvm.x86.avx2.pmadd.wd", acc.type, [pairs, _all(words, 1)]))
 

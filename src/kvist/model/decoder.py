@@ -54,7 +54,15 @@ class _Place:
 class Decoder:
     """A loaded model. ``num_forward_tokens`` counts the rows that have entered it."""
 
-    def __init__(self, model: ModelSpec, spec: DecoderSpec, weights: ModelWeights, *, num_threads: int, step_tokens: int = STEP_TOKENS) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        spec: DecoderSpec,
+        weights: ModelWeights,
+        *,
+        num_threads: int,
+        step_tokens: int = STEP_TOKENS,
+    ) -> None:
         self.spec = model
         self.decoder_spec = spec
         self.weights = weights
@@ -118,28 +126,42 @@ class Decoder:
         place = self._places.get(cache)
         if place is None:
             place = _Place(
-                Writer(self.spec, self.decoder_spec, self.weights, cache, self._kernels, max_rows=self.step_tokens, num_threads=self.num_threads)
+                Writer(
+                    self.spec,
+                    self.decoder_spec,
+                    self.weights,
+                    cache,
+                    self._kernels,
+                    max_rows=self.step_tokens,
+                    num_threads=self.num_threads,
+                )
             )
             self._places[cache] = place
         return place
 
     def _check(self, part: Part) -> None:
         end = part.sequence.num_tokens + len(part.token_ids)
-        assert 0 < len(part.token_ids) and end <= part.sequence.cache.num_tokens, (len(part.token_ids), end)
+        assert len(part.token_ids) > 0 and end <= part.sequence.cache.num_tokens, (len(part.token_ids), end)
         for token_id in (min(part.token_ids), max(part.token_ids)):
             if not 0 <= token_id < self.spec.vocab_size:
-                raise RequestError(f"token id {token_id} isn't in the vocabulary; ids are 0 to {self.spec.vocab_size - 1}")
+                raise RequestError(
+                    f"token id {token_id} isn't in the vocabulary; ids are 0 to {self.spec.vocab_size - 1}"
+                )
 
     def _run(self, parts: Many[Part], place: _Place) -> npt.NDArray[np.float32]:
         writer = place.writer
-        table = lower(parts, tile_rows=writer.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads)
+        table = lower(
+            parts, tile_rows=writer.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads
+        )
         assert table.num_rows <= self.step_tokens, (table.num_rows, self.step_tokens)
         place.make_room(table.num_outputs)
         table.numbers[SCRATCH], table.numbers[SCRATCH_STRIDE] = writer.scratch, writer.scratch_bytes
         program = place.few if table.num_rows < FEW_ROWS else place.many
         control = program.control(table.num_rows, table.num_split_rows, table.num_outputs, table.num_tile_parts)
         cache = parts[0].sequence.cache.store.arena
-        self._team.run(self._kernels.addresses, program.table, control, table.numbers, self.weights.arena, cache, place.work)
+        self._team.run(
+            self._kernels.addresses, program.table, control, table.numbers, self.weights.arena, cache, place.work
+        )
         self._check_status(place, program)
         return self._logits(place, table.num_outputs)
 
@@ -148,7 +170,9 @@ class Decoder:
         rows = place.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
         logits = rows[:, : self.spec.vocab_size].copy()
         if num_outputs and not np.isfinite(logits.max()):  # NaN is the largest of all; minus infinity harms nobody
-            raise NumericsError("the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it")
+            raise NumericsError(
+                "the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it"
+            )
         return logits
 
     def _check_status(self, place: _Place, program: Program) -> None:
@@ -156,7 +180,9 @@ class Decoder:
         if place.status[0]:
             layer, place.status[0] = program.layers[place.status[0] - 1], 0
             where = f"in layer {layer}" if layer >= 0 else "in the embedding or the last norm"
-            raise NumericsError(f"NaN or infinity came up {where}; the weights are damaged, or too small a type for the model")
+            raise NumericsError(
+                f"NaN or infinity came up {where}; the weights are damaged, or too small a type for the model"
+            )
 
 
 def load_decoder(

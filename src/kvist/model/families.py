@@ -94,7 +94,9 @@ def _qwen3(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
 
 def _gpt2(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
     if not config.get("scale_attn_weights", True) or config.get("scale_attn_by_inverse_layer_idx", False):
-        raise UnsupportedError("a gpt2 with another scale of its attention scores than 1/sqrt(head width) isn't supported")
+        raise UnsupportedError(
+            "a gpt2 with another scale of its attention scores than 1/sqrt(head width) isn't supported"
+        )
     return DecoderSpec(
         norm="layer",
         norm_eps=_number(config, "layer_norm_epsilon", 1e-5),

@@ -59,7 +59,9 @@ class ModelWeights:
 class _Finder:
     """Finds one model's tensors; knows names and shapes, and hands them to the packer."""
 
-    def __init__(self, packer: Packer, names: Names, model: ModelSpec, spec: DecoderSpec, required: frozenset[str]) -> None:
+    def __init__(
+        self, packer: Packer, names: Names, model: ModelSpec, spec: DecoderSpec, required: frozenset[str]
+    ) -> None:
         self.packer, self.names, self.model, self.spec, self.required = packer, names, model, spec, required
 
     def norm(self, name: str) -> Norm:
@@ -68,23 +70,38 @@ class _Finder:
         weight = self.packer.vector(name, width)
         return Norm(weight, self.packer.vector(bias, width) if self.spec.norm == "layer" else -1)
 
-    def matrices(self, role: str, names: list[str], sizes: list[int], width: int, orders: list[Rows | None], target: str | None = None) -> Placed:
+    def matrices(
+        self,
+        role: str,
+        names: list[str],
+        sizes: list[int],
+        width: int,
+        orders: list[Rows | None],
+        target: str | None = None,
+    ) -> Placed:
         """The matrix of a role, from its parts' names, numbers of rows and row orders."""
         packer, parts, biases = self.packer, [], []
         for name, size, order in zip(names, sizes, orders, strict=True):
-            parts.append(packer.part(name, size, width, order, is_transposed=self.names.is_transposed and role != "embedding"))
+            parts.append(
+                packer.part(name, size, width, order, is_transposed=self.names.is_transposed and role != "embedding")
+            )
             bias = name.removesuffix("weight") + "bias"
             if packer.has(bias):
                 biases.append(packer.vector(bias, size, order))
             elif role in self.required:
-                raise CheckpointError(f'the file has no tensor "{bias}", which its config says is there; it is incomplete')
+                raise CheckpointError(
+                    f'the file has no tensor "{bias}", which its config says is there; it is incomplete'
+                )
             else:
                 biases.append(None)
         return packer.matrices(parts, width, biases, target=target)
 
     def layer(self, number: int, layer: LayerSpec) -> LayerWeights:
         names, model = self.names, self.model
-        named = {field: getattr(names, field).format(n=number) for field in ("attention_norm", "attention_output", "mlp_norm", "down", "q_norm", "k_norm")}
+        named = {
+            field: getattr(names, field).format(n=number)
+            for field in ("attention_norm", "attention_output", "mlp_norm", "down", "q_norm", "k_norm")
+        }
         qkv, up = [name.format(n=number) for name in names.qkv], [name.format(n=number) for name in names.up]
         q_rows, kv_rows = layer.num_heads * layer.k_dim, layer.num_kv_heads * layer.k_dim
         sizes = [q_rows, kv_rows, kv_rows] if len(qkv) == 3 else [q_rows + 2 * kv_rows]
@@ -94,7 +111,9 @@ class _Finder:
         return LayerWeights(
             attention_norm=self.norm(named["attention_norm"]),
             qkv=self.matrices("qkv", qkv, sizes, model.width, orders),
-            attention_output=self.matrices("attention_output", [named["attention_output"]], [model.width], q_rows, [None]),
+            attention_output=self.matrices(
+                "attention_output", [named["attention_output"]], [model.width], q_rows, [None]
+            ),
             mlp_norm=self.norm(named["mlp_norm"]),
             up=self.matrices("up", up, [model.mlp_width] * len(up), model.width, [None] * len(up)),
             down=self.matrices("down", [named["down"]], [model.width], model.mlp_width, [None]),
@@ -110,7 +129,13 @@ def _paired(num_heads: int, dim: int) -> Rows:
 
 
 def load_weights(
-    checkpoint: Checkpoint, model: ModelSpec, family: Family, spec: DecoderSpec, *, weights: str | None, num_threads: int
+    checkpoint: Checkpoint,
+    model: ModelSpec,
+    family: Family,
+    spec: DecoderSpec,
+    *,
+    weights: str | None,
+    num_threads: int,
 ) -> ModelWeights:
     """Find, check and pack every tensor of the model.
 
@@ -135,4 +160,6 @@ def load_weights(
     one = packer.constant(np.ones(1, np.float32))
     turned = packer.constant(frequencies(spec.rope)) if spec.rope else -1
     arena = packer.fill(num_threads)
-    return ModelWeights(arena, dict(packer.type_bytes), embedding, positions, layers, final_norm, output, eps, one, turned)
+    return ModelWeights(
+        arena, dict(packer.type_bytes), embedding, positions, layers, final_norm, output, eps, one, turned
+    )

@@ -117,7 +117,9 @@ class Program:
         self._counts: list[tuple[int, ...]] = []
         self._controls: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
 
-    def add(self, kernel: int, counts: Counts, fields: tuple[str, ...], *, has_barrier: bool = True, **values: int) -> None:
+    def add(
+        self, kernel: int, counts: Counts, fields: tuple[str, ...], *, has_barrier: bool = True, **values: int
+    ) -> None:
         assert set(values) == set(fields), set(values) ^ set(fields)
         line = [0] * FIELDS
         line[KERNEL], line[HAS_BARRIER] = kernel, int(has_barrier)
@@ -125,20 +127,26 @@ class Program:
             line[number] = int(values[name])
         self._lines.append(line)
         self.layers.append(self.layer)
-        self._counts.append((counts.rows, counts.split_rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs))
+        self._counts.append(
+            (counts.rows, counts.split_rows, counts.outputs, counts.tiles, counts.fixed, counts.if_outputs)
+        )
 
     @functools.cached_property
     def table(self) -> npt.NDArray[np.int64]:
         return np.array(self._lines, np.int64)
 
-    def control(self, num_rows: int, num_split_rows: int, num_outputs: int, num_tile_parts: int) -> npt.NDArray[np.int64]:
+    def control(
+        self, num_rows: int, num_split_rows: int, num_outputs: int, num_tile_parts: int
+    ) -> npt.NDArray[np.int64]:
         """A fresh control block for a pass of so many rows, rows attended apart, rows of logits, and parts of tiles."""
         key = (num_rows, num_split_rows, num_outputs, num_tile_parts)
         if key not in self._controls:
             if len(self._controls) >= MAX_CONTROLS:
                 self._controls.clear()
             control = np.zeros(CONTROL_HEAD + len(self._lines) * COUNTERS, np.int64)
-            numbers = np.array([num_rows, num_split_rows, num_outputs, num_tile_parts, 1, int(num_outputs > 0)], np.int64)
+            numbers = np.array(
+                [num_rows, num_split_rows, num_outputs, num_tile_parts, 1, int(num_outputs > 0)], np.int64
+            )
             control[CONTROL_HEAD + CHUNKS :: COUNTERS] = np.array(self._counts, np.int64) @ numbers
             self._controls[key] = control
         return self._controls[key].copy()
@@ -148,7 +156,15 @@ class Writer:
     """Writes a model's program for passes of up to ``max_rows`` rows into a cache."""
 
     def __init__(
-        self, model: ModelSpec, spec: DecoderSpec, weights: ModelWeights, cache: KvCache, kernels: Kernels, *, max_rows: int, num_threads: int
+        self,
+        model: ModelSpec,
+        spec: DecoderSpec,
+        weights: ModelWeights,
+        cache: KvCache,
+        kernels: Kernels,
+        *,
+        max_rows: int,
+        num_threads: int,
     ) -> None:
         self.model, self.spec, self.weights, self.cache = model, spec, weights, cache
         self.kernels, self.num_threads, self.max_rows = kernels, num_threads, max_rows
@@ -159,7 +175,9 @@ class Writer:
         rows_bytes = max(self.wide * 4, quantised_row_bytes(self.wide))
         self.normed = self.work.place(max_rows * rows_bytes)
         widest = max(layer.num_heads * layer.k_dim for layer in model.layers)
-        self.qkv_stride = 4 * padded(max((layer.num_heads + 2 * layer.num_kv_heads) * layer.k_dim for layer in model.layers))
+        self.qkv_stride = 4 * padded(
+            max((layer.num_heads + 2 * layer.num_kv_heads) * layer.k_dim for layer in model.layers)
+        )
         self.qkv = self.work.place(max_rows * self.qkv_stride)
         self.q = self.work.place(max_rows * widest * 4)
         self.attended_stride = padded(widest) * 4
@@ -216,7 +234,9 @@ class Writer:
     def _norm(self, program: Program, norm: Norm, placed: Placed, *, is_last: bool = False) -> Input:
         """Norm of x, in the form that the matrices after it read."""
         is_quantised = placed[0][0].form in matmul.QUANTISED
-        assert all((matrix.form in matmul.QUANTISED) == is_quantised for matrix, _ in placed), [m.form for m, _ in placed]
+        assert all((matrix.form in matmul.QUANTISED) == is_quantised for matrix, _ in placed), [
+            m.form for m, _ in placed
+        ]
         stride = quantised_row_bytes(self.wide) if is_quantised else self.wide * 4
         kernel = self.kernels.number(elementwise.norm_kernel, elementwise.NORMS[self.spec.norm], int(is_quantised))
         program.add(
@@ -227,7 +247,16 @@ class Writer:
         return Input(self.normed, stride, is_quantised)
 
     def _matmul(
-        self, program: Program, placed: Placed, rows: Input, out: int, stride: int, is_few: bool, *, adds: bool = False, is_last: bool = False
+        self,
+        program: Program,
+        placed: Placed,
+        rows: Input,
+        out: int,
+        stride: int,
+        is_few: bool,
+        *,
+        adds: bool = False,
+        is_last: bool = False,
     ) -> None:
         for number, (matrix, first_row) in enumerate(placed):
             assert matrix.offset + matrix.num_bytes <= self.weights.arena.size, matrix
@@ -248,13 +277,20 @@ class Writer:
         a_thread = max(2, -(-matrix.num_bytes // (CHUNK_BYTES * self.num_threads)))
         return -(-matrix.num_panels // (a_thread * self.num_threads))
 
-    def _attention(self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace, is_few: bool) -> None:
+    def _attention(
+        self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace, is_few: bool
+    ) -> None:
         rows = self._norm(program, weights.attention_norm, weights.qkv)
         self._matmul(program, weights.qkv, rows, self.qkv, self.qkv_stride, is_few)
         share = layer.num_heads // layer.num_kv_heads
         codecs = attention.CODECS[self.cache.spec.k_codec], attention.CODECS[self.cache.spec.v_codec]
         stored = dataclasses.asdict(place)
-        common = {"kv_heads": layer.num_kv_heads, "share": share, "q": self.q, "q_head": self.max_rows * share * layer.k_dim * 4}
+        common = {
+            "kv_heads": layer.num_kv_heads,
+            "share": share,
+            "q": self.q,
+            "q_head": self.max_rows * share * layer.k_dim * 4,
+        }
         program.add(
             self.kernels.number(blocks.append_kernel, layer.k_dim, *codecs), Counts(rows=layer.num_kv_heads), blocks.AP_FIELDS,
             qkv=self.qkv, qkv_stride=self.qkv_stride, angles=self.angles, angles_stride=self.turned * 4, turned=self.turned,
@@ -279,7 +315,9 @@ class Writer:
             self.kernels.number(attention.finish_kernel, layer.k_dim), Counts(split_rows=heads) if is_apart else Counts(rows=heads),
             attention.FIN_FIELDS, heads=layer.num_heads, chunk_heads=chunk_heads, share=share, quantised=place_q, **out,
         )  # fmt: skip
-        rows = Input(self.attended_q, stride, True) if is_quantised else Input(self.attended, self.attended_stride, False)
+        rows = (
+            Input(self.attended_q, stride, True) if is_quantised else Input(self.attended, self.attended_stride, False)
+        )
         self._matmul(program, weights.attention_output, rows, self.x, self.wide * 4, is_few, adds=True)
 
     def _mlp(self, program: Program, weights: LayerWeights, is_few: bool) -> None:
@@ -294,7 +332,9 @@ class Writer:
             Counts(rows=-(-self.mlp // segment)), elementwise.ACT_FIELDS, segment=segment, gate=self.up, up=up, stride=self.up_stride, width=self.model.mlp_width,
             out=self.hidden, out_stride=stride,
         )  # fmt: skip
-        self._matmul(program, weights.down, Input(self.hidden, stride, is_quantised), self.x, self.wide * 4, is_few, adds=True)
+        self._matmul(
+            program, weights.down, Input(self.hidden, stride, is_quantised), self.x, self.wide * 4, is_few, adds=True
+        )
 
 
 def tile_rows(layer: LayerSpec) -> int:

@@ -33,7 +33,9 @@ class RopeSpec:
         if self.scaling not in SCALINGS:
             raise UnsupportedError(f'rope scaling "{self.scaling}" isn\'t supported; supported: {", ".join(SCALINGS)}')
         if self.dim < 2 or self.dim % 2 or self.base <= 0:
-            raise SpecError(f"rotary positions need an even width of at least 2 and a base above 0, got {self.dim} and {self.base}")
+            raise SpecError(
+                f"rotary positions need an even width of at least 2 and a base above 0, got {self.dim} and {self.base}"
+            )
 
     def setting(self, name: str) -> float:
         number = dict(self.settings).get(name)

@@ -60,7 +60,9 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
     counts = [len(part.token_ids) for part in parts]
     num_rows = sum(counts)
     num_tiles = sum(-(-count // tile_rows) for count in counts)
-    num_outputs = sum({"last": 1, "all": count, "none": 0}[part.logits] for part, count in zip(parts, counts, strict=True))
+    num_outputs = sum(
+        {"last": 1, "all": count, "none": 0}[part.logits] for part, count in zip(parts, counts, strict=True)
+    )
     num_groups = len(parts[0].sequence.tables)
     assert num_groups <= MAX_GROUPS, num_groups
     outputs = TABLE_HEAD + 2 * num_rows
@@ -71,12 +73,19 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
     num_spans = _num_spans(parts) if num_rows <= split_rows else 0
     step = max(1, num_spans * num_tiles // split_chunks)
     numbers[NUM_ROWS], numbers[NUM_OUTPUTS], numbers[NUM_TILES] = num_rows, num_outputs, num_tiles
-    numbers[TOKENS], numbers[POSITIONS], numbers[OUTPUTS], numbers[TILES] = TABLE_HEAD, TABLE_HEAD + num_rows, outputs, tiles
+    numbers[TOKENS], numbers[POSITIONS], numbers[OUTPUTS], numbers[TILES] = (
+        TABLE_HEAD,
+        TABLE_HEAD + num_rows,
+        outputs,
+        tiles,
+    )
     numbers[SPANS], numbers[SPAN_STEP] = num_spans, step
     _fill_rows(numbers, parts, counts, tile_rows)
     for group in range(num_groups):
         groups = _fill_group(numbers, parts, counts, group, groups)
-    return Table(num_rows, num_rows if num_spans else 0, num_outputs, num_tiles * max(1, -(-num_spans // step)), numbers)
+    return Table(
+        num_rows, num_rows if num_spans else 0, num_outputs, num_tiles * max(1, -(-num_spans // step)), numbers
+    )
 
 
 def _num_spans(parts: Many[Part]) -> int:

@@ -97,22 +97,30 @@ class Packer:
         info = find_tensor(self._checkpoint, self._full(name))
         shape = (width,) if columns == 1 else (width, columns)
         if info.shape != shape or info.type not in convert.ELEMENTS:
-            raise CheckpointError(f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {shape} of floats is needed')
+            raise CheckpointError(
+                f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {shape} of floats is needed'
+            )
         numbers = convert.to_f32(self._checkpoint.raw(info.name).reshape(1, -1), info.type, width * columns)[0]
         numbers = numbers if rows is None else numbers[rows]
         return self.constant(numbers, padded(numbers.size))
 
-    def part(self, name: str, num_rows: int, width: int, rows: Rows | None = None, *, is_transposed: bool = False) -> Part:
+    def part(
+        self, name: str, num_rows: int, width: int, rows: Rows | None = None, *, is_transposed: bool = False
+    ) -> Part:
         """Return a tensor as a part of a matrix; raises CheckpointError where its shape is another."""
         info = find_tensor(self._checkpoint, self._full(name))
         shape = (width, num_rows) if is_transposed else (num_rows, width)
         if info.shape != shape:
             raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
         if is_transposed and info.type not in convert.ELEMENTS:
-            raise CheckpointError(f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed')
+            raise CheckpointError(
+                f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed'
+            )
         return Part(info.name, info.type, np.arange(num_rows) if rows is None else rows, is_transposed)
 
-    def matrices(self, parts: list[Part], width: int, biases: list[int | None], *, target: str | None = None) -> list[tuple[Matrix, int]]:
+    def matrices(
+        self, parts: list[Part], width: int, biases: list[int | None], *, target: str | None = None
+    ) -> list[tuple[Matrix, int]]:
         """Place parts that are used together; returns each matrix with the first output row it makes.
 
         Parts of one type become one matrix, whose rows start at multiples of 16 as the parts' sizes allow.
@@ -140,10 +148,14 @@ class Packer:
         bias = -1
         if any(found is not None for found in biases):
             bias = self._place(4 * padded(num_rows))
-            self._fills.append(_bias_filler([(found, part.rows.size) for found, part in zip(biases, parts, strict=True)], bias))
+            self._fills.append(
+                _bias_filler([(found, part.rows.size) for found, part in zip(biases, parts, strict=True)], bias)
+            )
         return Matrix(form, offset, num_rows, width, bias)
 
-    def _filler(self, part: Part, width: int, form: str, offset: int) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
+    def _filler(
+        self, part: Part, width: int, form: str, offset: int
+    ) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
         def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
             for first in range(0, part.rows.size, ROWS_AT_ONCE):
                 yield lambda first=first: self._pack(part, width, form, arena, offset, first)  # type: ignore[misc]
@@ -188,7 +200,9 @@ def _floats(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> n
     return convert.to_f32(np.ascontiguousarray(stored[rows]), part.form, width)
 
 
-def _bias_filler(biases: list[tuple[int | None, int]], offset: int) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
+def _bias_filler(
+    biases: list[tuple[int | None, int]], offset: int
+) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
     """Copy the parts' biases, already placed, behind one another."""
 
     def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
