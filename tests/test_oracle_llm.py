@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tiny.compare import TOLERANCE, count_near_ties, row_errors
 from tiny.gguf_file import write_gguf
 from tiny.lesson import lesson_config, lesson_weights
 from tiny.models import FAMILIES, TinyModel, mutations, tiny_model, tiny_models
 from tiny.recorded import GREEDY_PROMPT_TOKENS, PROMPT_TOKENS, ROWS, recorded
-from tiny.tensors import write_directory
+from tiny.tensors import tensors, write_directory
 
 from kvist import LLM, CacheSpec, SamplingParams
 from kvist.reference import forward
@@ -57,6 +58,19 @@ def test_a_missing_feature_would_show(family: str, tmp_path: Path) -> None:
             with LLM(write_directory(mutated, tmp_path / mutated.name), cache=F32) as llm:
                 logits = llm.logits(model.prompt(PROMPT_TOKENS))
             assert row_errors(logits[list(ROWS)], recorded(model).logits).max() > 100 * TOLERANCE, (model.name, feature)
+
+
+def test_names_of_the_first_gpt2_files(tmp_path: Path) -> None:
+    """They lack the prefix, and hold each layer's causal mask as a tensor."""
+    model = tiny_model("gpt2", 1)
+    write_directory(model, tmp_path)
+    named = {name.removeprefix("transformer."): array for name, array in tensors(model).items()}
+    mask = np.tril(np.ones((1, 1, 64, 64), np.float32))
+    masks = {f"h.{number}.attn.bias": mask for number in range(model.config["n_layer"])}
+    save_file(named | masks, tmp_path / "model.safetensors")
+    with LLM(tmp_path, cache=F32) as llm:
+        logits = llm.logits(model.prompt(PROMPT_TOKENS))
+    assert row_errors(logits[list(ROWS)], recorded(model).logits).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("model", IN_GGUF, ids=lambda model: model.name, scope="function")

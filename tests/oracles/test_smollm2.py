@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 from oracles.huggingface import Oracle
 from oracles.smollm2 import write_huggingface
+from safetensors.numpy import load_file
 from tiny.compare import TOLERANCE, count_near_ties, margins, row_errors
+from tiny.lesson import lesson_config, lesson_weights
 
 from kvist import LLM, CacheSpec, SamplingParams
 from kvist.checkpoint.catalog import open_checkpoint
+from kvist.reference import forward
 
 TEXTS = (
     "The capital of France is",
@@ -58,6 +62,15 @@ def test_logits(llm: LLM, oracle: Oracle, prompts: list[list[int]], measured) ->
     for ids in prompts:
         error = row_errors(llm.logits(ids), oracle.logits(ids)).max()
         measured("smollm2", "logits, worst row error", error)
+        assert error < TOLERANCE
+
+
+def test_lesson_logits(directory: Path, oracle: Oracle, prompts: list[list[int]], measured) -> None:
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    weights = lesson_weights(config, load_file(directory / "model.safetensors"))
+    for ids in prompts:
+        error = row_errors(forward(weights, lesson_config(config), ids), oracle.logits(ids)).max()
+        measured("smollm2", "lesson's logits, worst row error", error)
         assert error < TOLERANCE
 
 
