@@ -7,6 +7,7 @@ from kvist.cache.sequence import Sequence
 from kvist.cache.store import Store
 from kvist.errors import CapacityError
 from kvist.spec.cache import CacheSpec, layer_groups, pool_bytes
+from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.units import format_bytes
 
@@ -22,7 +23,13 @@ class KvCache:
     """
 
     def __init__(
-        self, model: ModelSpec, spec: CacheSpec, *, num_tokens: int, num_sequences: int = 1, step_tokens: int = 256
+        self,
+        model: ModelSpec,
+        spec: CacheSpec,
+        *,
+        num_tokens: int,
+        num_sequences: int = 1,
+        step_tokens: int = STEP_TOKENS,
     ) -> None:
         spec.check_runs()
         if num_tokens < 1:

@@ -28,9 +28,15 @@ class Table:
 
     @property
     def held(self) -> list[int]:
-        return self.blocks[self.first_block :].tolist()
+        """Ids of the blocks that aren't given back."""
+        return self._listed(self.first_block, self.num_blocks)
+
+    def _listed(self, first: int, end: int) -> list[int]:
+        ids: list[int] = self._ids[first:end].tolist()
+        return ids
 
     def extend(self, blocks: list[int]) -> None:
+        """Add blocks at the end."""
         end = self.num_blocks + len(blocks)
         if end > self._ids.size:
             self._ids = np.resize(self._ids, 2 * end)
@@ -39,15 +45,15 @@ class Table:
 
     def cut(self, num_blocks: int) -> list[int]:
         """Forget the blocks from number ``num_blocks`` on; returns those that were held."""
-        cut = self.blocks[max(num_blocks, self.first_block) :].tolist()
+        cut = self._listed(max(num_blocks, self.first_block), self.num_blocks)
         self.num_blocks = min(self.num_blocks, num_blocks)
         self.first_block = min(self.first_block, self.num_blocks)
         return cut
 
     def drop(self, first_block: int) -> list[int]:
         """Forget the held blocks below number ``first_block``; returns them."""
-        dropped = self.blocks[self.first_block : first_block].tolist()
-        self.first_block = max(self.first_block, min(first_block, self.num_blocks))
+        end = max(self.first_block, min(first_block, self.num_blocks))
+        dropped, self.first_block = self._listed(self.first_block, end), end
         return dropped
 
 
@@ -98,8 +104,8 @@ class Sequence:
     def truncate(self, num_tokens: int) -> int:
         """Forget the tokens from ``num_tokens`` on; returns how many are left.
 
-        Where a window's blocks that the next query would need are gone already, none is left, and what was asked for has to
-        be computed again.
+        Where a window's blocks that the next query would need are gone already, none is left, and what was asked for
+        has to be computed again.
         """
         assert 0 <= num_tokens <= self.num_tokens, (num_tokens, self.num_tokens)
         is_gone = any(

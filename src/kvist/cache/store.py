@@ -1,12 +1,14 @@
 """The arrays: one arena for all layers' keys and values, reserved for real and touched page by page.
 
-Layout, per layer group, then per layer: for each KV head the keys of all blocks, then for each KV head the values of all
-blocks. A head's neighbouring blocks are neighbours in memory, so that reading them is one stream. Inside a block K is
-transposed, so that a vector of 16 scores needs no horizontal sum (``kernels.attention`` has the shapes). Knows no sequences.
+Layout, per layer group, then per layer: for each KV head the keys of all blocks, then for each KV head the values of
+all blocks. A head's neighbouring blocks are neighbours in memory, so that reading them is one stream. Inside a block K
+is transposed, so that a vector of 16 scores needs no horizontal sum (``kernels.attention`` has the shapes). Knows no
+sequences.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from dataclasses import dataclass
 
@@ -23,7 +25,11 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class LayerPlace:
-    """Byte offsets of one layer's blocks in the arena: head h's keys of block b start at ``k + h * k_head + b * k_block``."""
+    """Byte offsets of one layer's blocks in the arena.
+
+    The keys of head h in block b start at ``k + h * k_head + b * k_block``, its values likewise. ``group`` is the
+    layer's.
+    """
 
     group: int
     k: int
@@ -71,10 +77,8 @@ def _reserve(num_bytes: int) -> npt.NDArray[np.uint8]:
             f"the system gives no {format_bytes(num_bytes)} for the cache: {error}; lower --context or --kv-budget"
         ) from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without huge pages; small ones do
             region.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without huge pages; small ones do
     arena = np.frombuffer(region, np.uint8, num_bytes)
     arena[::PAGE_BYTES] = 0
     return arena

@@ -16,8 +16,8 @@ from kvist.kernels.layout import GROUP, padded
 WEIGHTS = {"f32": "f32", "bf16": "bf16", "q8": "q8_0", "q4": "q4_1"}
 """What ``--weights`` takes, and the type it means."""
 
-BLOCKS = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
-ELEMENTS = {"f32": 4, "f16": 2, "bf16": 2}
+BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 def check_weights(name: str | None) -> None:
@@ -28,18 +28,18 @@ def check_weights(name: str | None) -> None:
 
 def row_bytes(form: str, width: int) -> int:
     """Bytes of a row of ``width`` inputs in a checkpoint."""
-    return width * ELEMENTS[form] if form in ELEMENTS else width // GROUP * BLOCKS[form]
+    return width * ELEMENT_BYTES[form] if form in ELEMENT_BYTES else width // GROUP * BLOCK_BYTES[form]
 
 
-def to_f32(raw: npt.NDArray[np.uint8], form: str, width: int) -> npt.NDArray[np.float32]:
-    """Rows of bytes ``[rows, row_bytes]`` as f32 ``[rows, width]``."""
+def to_f32(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.float32]:
+    """Rows of bytes ``[rows, row_bytes]`` as f32 ``[rows, inputs]``."""
     if form == "f32":
         return raw.view(np.float32)
     if form == "f16":
         return raw.view(np.float16).astype(np.float32)
     if form == "bf16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    import gguf  # takes a tenth of a second, and most loads convert nothing
+    import gguf
 
     dequantised: npt.NDArray[np.float32] = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[form.upper()])
     return dequantised

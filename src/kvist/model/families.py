@@ -1,13 +1,13 @@
 """The model families as a table: switches of the one forward pass, and where a file keeps each matrix.
 
-Adding a family is an entry in ``FAMILIES``: how to read its switches from a config, and the tensor names of its Hugging Face
-and GGUF files. Knows no bytes.
+Adding a family is an entry in ``FAMILIES``: how to read its switches from a config, and the tensor names of its Hugging
+Face and GGUF files. Knows no bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvist.errors import SpecError, UnsupportedError
 from kvist.model.rope import RopeSpec, rope_from_config
@@ -18,7 +18,11 @@ ACTIVATIONS = {"silu": "silu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The switches of the forward pass. ``rope`` is None where positions are learned."""
+    """The switches of the forward pass. ``rope`` is None where positions are learned.
+
+    ``norm``: "rms" or "layer". ``activation``: "silu" or "gelu_tanh". ``is_gated``: the MLP is
+    act(gate) * up, not act(up). ``has_qk_norm``: each head's q and k pass an RMSNorm of their own before rotation.
+    """
 
     norm: str
     norm_eps: float
@@ -55,12 +59,16 @@ class Names:
 
 @dataclass(frozen=True)
 class Family:
-    """``required_biases``: the matrices (of ``Names``) whose bias must be there, given the config."""
+    """One row of the table.
+
+    ``switches``: from a config and its head width. ``required_biases``: the matrices (of ``Names``) whose bias must be
+    there, given the config.
+    """
 
     switches: Callable[[Mapping[str, object], int], DecoderSpec]
     huggingface: Names
     gguf: Names
-    required_biases: Callable[[Mapping[str, object]], frozenset[str]] = field(default=lambda config: frozenset())
+    required_biases: Callable[[Mapping[str, object]], frozenset[str]] = field(default=lambda _config: frozenset())
 
 
 def _number(config: Mapping[str, object], key: str, default: float) -> float:
@@ -88,11 +96,10 @@ def _llama(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
 
 
 def _qwen3(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
-    plain = _llama(config, head_dim)
-    return DecoderSpec(plain.norm, plain.norm_eps, plain.activation, plain.is_gated, plain.rope, has_qk_norm=True)
+    return replace(_llama(config, head_dim), has_qk_norm=True)
 
 
-def _gpt2(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
+def _gpt2(config: Mapping[str, object], _head_dim: int) -> DecoderSpec:
     if not config.get("scale_attn_weights", True) or config.get("scale_attn_by_inverse_layer_idx", False):
         raise UnsupportedError(
             "a gpt2 with another scale of its attention scores than 1/sqrt(head width) isn't supported"
@@ -137,7 +144,7 @@ _LLAMA_GGUF = Names(
     k_norm="blk.{n}.attn_k_norm.weight",
     has_paired_rows=True,
 )
-_QWEN_GGUF = Names(**{**_LLAMA_GGUF.__dict__, "has_paired_rows": False})
+_QWEN_GGUF = replace(_LLAMA_GGUF, has_paired_rows=False)
 _GPT2_HF = Names(
     embedding="wte.weight",
     positions="wpe.weight",
@@ -174,9 +181,9 @@ def _llama_biases(config: Mapping[str, object]) -> frozenset[str]:
 FAMILIES: dict[str, Family] = {
     "llama": Family(_llama, _LLAMA_HF, _LLAMA_GGUF, _llama_biases),
     "mistral": Family(_llama, _LLAMA_HF, _LLAMA_GGUF),
-    "qwen2": Family(_llama, _LLAMA_HF, _QWEN_GGUF, lambda config: frozenset(("qkv",))),
+    "qwen2": Family(_llama, _LLAMA_HF, _QWEN_GGUF, lambda _config: frozenset(("qkv",))),
     "qwen3": Family(_qwen3, _LLAMA_HF, _QWEN_GGUF, _llama_biases),
-    "gpt2": Family(_gpt2, _GPT2_HF, _GPT2_GGUF, lambda config: frozenset(("qkv", "attention_output", "up", "down"))),
+    "gpt2": Family(_gpt2, _GPT2_HF, _GPT2_GGUF, lambda _config: frozenset(("qkv", "attention_output", "up", "down"))),
 }
 
 

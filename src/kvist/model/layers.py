@@ -11,10 +11,11 @@ from kvist.checkpoint.files import Checkpoint
 from kvist.errors import CheckpointError
 from kvist.model.families import DecoderSpec, Family, Names
 from kvist.model.rope import frequencies
-from kvist.model.weights import Matrix, Packer, Rows
+from kvist.model.weights import Matrix, Packer, Part, Rows
 from kvist.spec.model import LayerSpec, ModelSpec
 
 Placed = list[tuple[Matrix, int]]
+"""The matrices of one role, each with the first output row that it makes."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,10 @@ class Norm:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer: matrices with the first output row that each makes. ``q_norm`` and ``k_norm`` are offsets, -1 for none."""
+    """One layer: matrices with the first output row that each makes.
+
+    ``q_norm``, ``k_norm`` (-1: none) and ``scale``, which queries are multiplied with, are offsets.
+    """
 
     attention_norm: Norm
     qkv: Placed
@@ -80,7 +84,9 @@ class _Finder:
         target: str | None = None,
     ) -> Placed:
         """The matrix of a role, from its parts' names, numbers of rows and row orders."""
-        packer, parts, biases = self.packer, [], []
+        packer = self.packer
+        parts: list[Part] = []
+        biases: list[int | None] = []
         for name, size, order in zip(names, sizes, orders, strict=True):
             parts.append(
                 packer.part(name, size, width, order, is_transposed=self.names.is_transposed and role != "embedding")
@@ -105,8 +111,13 @@ class _Finder:
         qkv, up = [name.format(n=number) for name in names.qkv], [name.format(n=number) for name in names.up]
         q_rows, kv_rows = layer.num_heads * layer.k_dim, layer.num_kv_heads * layer.k_dim
         sizes = [q_rows, kv_rows, kv_rows] if len(qkv) == 3 else [q_rows + 2 * kv_rows]
-        order = [_paired(layer.num_heads, layer.k_dim), _paired(layer.num_kv_heads, layer.k_dim), None]
-        orders = order if names.has_paired_rows else [None] * len(qkv)
+        paired: list[Rows | None] = [
+            _paired(layer.num_heads, layer.k_dim),
+            _paired(layer.num_kv_heads, layer.k_dim),
+            None,
+        ]
+        as_stored: list[Rows | None] = [None] * len(qkv)
+        orders = paired if names.has_paired_rows else as_stored
         has_qk_norm = self.spec.has_qk_norm
         return LayerWeights(
             attention_norm=self.norm(named["attention_norm"]),
@@ -119,7 +130,7 @@ class _Finder:
             down=self.matrices("down", [named["down"]], [model.width], model.mlp_width, [None]),
             q_norm=self.packer.vector(named["q_norm"], layer.k_dim) if has_qk_norm else -1,
             k_norm=self.packer.vector(named["k_norm"], layer.k_dim) if has_qk_norm else -1,
-            scale=self.packer.constant(1 / np.sqrt(np.array([layer.k_dim], np.float32))),
+            scale=self.packer.constant((1 / np.sqrt(np.array([layer.k_dim], np.float32))).astype(np.float32)),
         )
 
 

@@ -1,7 +1,8 @@
 """Rotary frequencies from a config's rope settings (Su et al., 2021), fixed when the model is loaded.
 
 Powers are taken in decimal arithmetic of 40 digits and rounded once to f32, so that no library's ``pow`` decides a bit.
-Scaling follows transformers' ``modeling_rope_utils``: none, linear, llama3; ``factors`` are a GGUF file's finished divisors.
+Scaling follows transformers' ``modeling_rope_utils``: none, linear, llama3; ``factors`` are a GGUF file's finished
+divisors.
 """
 
 from __future__ import annotations

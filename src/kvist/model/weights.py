@@ -6,6 +6,7 @@ Matrices of one role whose parts share a type are stacked into one (q, k and v; 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,11 @@ from kvist.kernels.static import Static
 from kvist.model import convert
 
 Rows = npt.NDArray[np.int64]
+Arena = npt.NDArray[np.uint8]
+Fill = Callable[[Arena], Iterator[Callable[[], None]]]
+"""Given the arena, the jobs that fill a place in it, to be run on any thread."""
 ROWS_AT_ONCE = 4096
+"""Rows that a job packs."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Packer:
         self._weights = convert.WEIGHTS[weights] if weights else None
         self._prefix = prefix
         self._size = 0
-        self._fills: list[Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]] = []
+        self._fills: list[Fill] = []
         self.type_bytes: dict[str, int] = {}
 
     def _full(self, name: str) -> str:
@@ -85,7 +90,7 @@ class Packer:
         """Place f32 numbers of kvist's own, followed by zeros up to ``room`` numbers; returns their offset."""
         offset = self._place(4 * max(numbers.size, room))
 
-        def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
+        def fill(arena: Arena) -> Iterator[Callable[[], None]]:
             arena[offset : offset + numbers.nbytes] = np.ascontiguousarray(numbers, np.float32).view(np.uint8)
             return iter(())
 
@@ -96,11 +101,11 @@ class Packer:
         """Place a norm's weight, a bias or a table of positions as f32; returns its offset."""
         info = find_tensor(self._checkpoint, self._full(name))
         shape = (width,) if columns == 1 else (width, columns)
-        if info.shape != shape or info.type not in convert.ELEMENTS:
+        if info.shape != shape or info.type not in convert.ELEMENT_BYTES:
             raise CheckpointError(
                 f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {shape} of floats is needed'
             )
-        numbers = convert.to_f32(self._checkpoint.raw(info.name).reshape(1, -1), info.type, width * columns)[0]
+        numbers = convert.to_f32(self._checkpoint.raw(info.name).reshape(1, -1), info.type)[0]
         numbers = numbers if rows is None else numbers[rows]
         return self.constant(numbers, padded(numbers.size))
 
@@ -112,7 +117,7 @@ class Packer:
         shape = (width, num_rows) if is_transposed else (num_rows, width)
         if info.shape != shape:
             raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
-        if is_transposed and info.type not in convert.ELEMENTS:
+        if is_transposed and info.type not in convert.ELEMENT_BYTES:
             raise CheckpointError(
                 f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed'
             )
@@ -153,23 +158,21 @@ class Packer:
             )
         return Matrix(form, offset, num_rows, width, bias)
 
-    def _filler(
-        self, part: Part, width: int, form: str, offset: int
-    ) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
-        def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
+    def _filler(self, part: Part, width: int, form: str, offset: int) -> Fill:
+        def fill(arena: Arena) -> Iterator[Callable[[], None]]:
             for first in range(0, part.rows.size, ROWS_AT_ONCE):
-                yield lambda first=first: self._pack(part, width, form, arena, offset, first)  # type: ignore[misc]
+                yield functools.partial(self._pack, part, width, form, arena, offset, first)
 
         return fill
 
-    def _pack(self, part: Part, width: int, form: str, arena: npt.NDArray[np.uint8], offset: int, first: int) -> None:
+    def _pack(self, part: Part, width: int, form: str, arena: Arena, offset: int, first: int) -> None:
         """Pack rows ``first``.. of a part, at most ROWS_AT_ONCE of them."""
         rows = part.rows[first : first + ROWS_AT_ONCE]
         raw = self._checkpoint.raw(part.name)
         if part.is_transposed or part.form != form:
             numbers = _floats(raw, part, width, rows)
             raw, rows = convert.from_f32(numbers, form).reshape(-1), np.arange(rows.size)
-            width = padded(width) if form in convert.BLOCKS else width
+            width = padded(width) if form in convert.BLOCK_BYTES else width
         raw.flags.writeable = False
         wanted = np.full(padded(rows.size, PANEL_ROWS), -1, np.int64)
         wanted[: rows.size] = rows
@@ -179,7 +182,7 @@ class Packer:
         packing.check_pack(raw, bytes_a_row, wanted, arena, at, num_panels * panel_bytes, form)
         packing.pack(raw, bytes_a_row, wanted, width, arena, at, 0, num_panels, Static(FORMS[form]))
 
-    def fill(self, num_threads: int) -> npt.NDArray[np.uint8]:
+    def fill(self, num_threads: int) -> Arena:
         """Allocate the arena and fill it."""
         arena = np.zeros(self._size + 64, np.uint8)
         jobs = [job for fill in self._fills for job in fill(arena)]
@@ -193,19 +196,17 @@ def _floats(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> n
     """The wanted rows as f32 [rows, width]."""
     if part.is_transposed:
         stored = raw.reshape(width, -1)
-        element = convert.ELEMENTS[part.form]
+        element = convert.ELEMENT_BYTES[part.form]
         columns = stored.reshape(width, -1, element)[:, rows].reshape(width, -1)
-        return np.ascontiguousarray(convert.to_f32(np.ascontiguousarray(columns), part.form, rows.size).T)
+        return np.ascontiguousarray(convert.to_f32(np.ascontiguousarray(columns), part.form).T)
     stored = raw.reshape(-1, convert.row_bytes(part.form, width))
-    return convert.to_f32(np.ascontiguousarray(stored[rows]), part.form, width)
+    return convert.to_f32(np.ascontiguousarray(stored[rows]), part.form)
 
 
-def _bias_filler(
-    biases: list[tuple[int | None, int]], offset: int
-) -> Callable[[npt.NDArray[np.uint8]], Iterator[Callable[[], None]]]:
+def _bias_filler(biases: list[tuple[int | None, int]], offset: int) -> Fill:
     """Copy the parts' biases, already placed, behind one another."""
 
-    def fill(arena: npt.NDArray[np.uint8]) -> Iterator[Callable[[], None]]:
+    def fill(arena: Arena) -> Iterator[Callable[[], None]]:
         at = offset
         for source, count in biases:
             if source is not None:
