@@ -61,22 +61,22 @@ def product(weights: Packed, x: Array, rows: int) -> Array:
     assert source.shape[1] == (quantised_row_bytes(width) if is_quantised else 4 * width)
     work = np.concatenate([source.reshape(-1), np.zeros(len(x) * out_stride, np.uint8)])
     settings = {
-        "W": 0,
-        "PANELS": padded(rows, PANEL_ROWS) // PANEL_ROWS,
-        "WIDTH": width,
-        "X": 0,
-        "X_STRIDE": source.shape[1],
-        "OUT": source.size,
-        "OUT_STRIDE": out_stride,
-        "BIAS": -1,
-        "ADDS": 0,
-        "IS_LAST": 0,
-        "CHUNK_PANELS": padded(rows, PANEL_ROWS) // PANEL_ROWS,
-        "CHUNK_ROWS": len(x),
+        "w": 0,
+        "panels": padded(rows, PANEL_ROWS) // PANEL_ROWS,
+        "width": width,
+        "x": 0,
+        "x_stride": source.shape[1],
+        "out": source.size,
+        "out_stride": out_stride,
+        "bias": -1,
+        "adds": 0,
+        "is_last": 0,
+        "chunk_panels": padded(rows, PANEL_ROWS) // PANEL_ROWS,
+        "chunk_rows": len(x),
     }
     program, table = np.zeros((1, FIELDS), np.int64), np.zeros(TABLE_HEAD, np.int64)
     for name, setting in settings.items():
-        program[0, getattr(matmul, f"MM_{name}")] = setting
+        program[0, getattr(matmul.MM, name)] = setting
     table[NUM_ROWS] = len(x)
     kernel = matmul.matmul_kernel(matmul.FORMS[weights.type])
     kernel(0, 0, 0, program, table, panels(weights, rows, width), np.zeros(64, np.uint8), work)

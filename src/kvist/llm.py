@@ -28,8 +28,9 @@ from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
 from kvist.engine.transcript import Transcript
 from kvist.errors import CapacityError, RequestError, SpecError
-from kvist.model.decoder import STEP_TOKENS, load_decoder
+from kvist.model.decoder import load_decoder
 from kvist.spec.cache import CacheSpec
+from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.units import format_bytes, parse_bytes
 
@@ -71,7 +72,7 @@ class LLM:
         try:
             self.capacity = capacity_of(self.files, cache, weights=weights, context=context, kv_budget=kv_budget)
             progress("weights")
-            self._decoder = load_decoder(self.files.checkpoint, weights=weights, context=context, threads=threads)
+            self._decoder = load_decoder(self.files.checkpoint, weights=weights, threads=threads)
         except BaseException:
             self.files.checkpoint.close()
             raise

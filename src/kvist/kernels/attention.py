@@ -1,13 +1,12 @@
 """Attention over blocks: scores, softmax and weighted values by spans of 256 tokens, merged in ascending order.
 
-The span is the unit of the softmax: all its scores, one maximum, one exp pass, one fixed sum tree, then V token by token.
-A query's result is one fixed sequence of operations over the tokens it sees, whether a tile walks its spans one after the
-other or they are attended apart and merged by ``finish``. A token that a query may not see takes part in no product
-with V, and its score is replaced before the maximum, so that unwritten slots may hold anything.
+The span is the unit of the softmax: all its scores, one maximum, one exp pass, one fixed sum tree, then V token by
+token. A query's result is one fixed sequence of operations over the tokens it sees, whether a tile walks its spans one
+after the other or they are attended apart and merged by ``finish``. A token that a query may not see takes part in no
+product with V, and its score is replaced before the maximum, so that unwritten slots may hold anything.
 
-A KV head's block in the cache arena: K ``[D/2][16][2]`` (bf16) or ``[D][16]`` (f32), V ``[8][D][2]`` (bf16, two tokens side
-by side) or ``[16][D]`` (f32).
-A query's *record* is (maximum, sum, 56 bytes unused, [D] weighted values), all f32.
+A KV head's block in the cache arena: K ``[D/2][16][2]`` (bf16) or ``[D][16]`` (f32), V ``[8][D][2]`` (bf16, two tokens
+side by side) or ``[16][D]`` (f32). A query's *record* is (maximum, sum, 56 bytes unused, [D] weighted values), all f32.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from kvist.kernels.elementwise import exp, padded_width, quantise_groups
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
     BLOCK_TOKENS,
-    FIRST_FIELD,
     GROUP,
     GROUPS,
     LANES,
@@ -35,6 +33,7 @@ from kvist.kernels.layout import (
     SPANS,
     TILE_FIELDS,
     TILES,
+    fields,
 )
 from kvist.kernels.simd import (
     add,
@@ -70,62 +69,11 @@ SCORE_BYTES = SPAN_TOKENS * 4
 CODEC_F32, CODEC_BF16 = 0, 1
 CODECS = {"f32": CODEC_F32, "bf16": CODEC_BF16}
 
-(
-    AT_GROUP,
-    AT_KV_HEADS,
-    AT_SHARE,
-    AT_Q,
-    AT_Q_HEAD,
-    AT_K,
-    AT_K_HEAD,
-    AT_K_BLOCK,
-    AT_V,
-    AT_V_HEAD,
-    AT_V_BLOCK,
-    AT_WINDOW,
-    AT_OUT,
-    AT_OUT_STRIDE,
-    AT_PARTS,
-    AT_QUANTISED,
-    AT_QUANTISED_STRIDE,
-    AT_WIDTH,
-) = range(FIRST_FIELD, FIRST_FIELD + 18)
-AT_FIELDS = (
-    "group",
-    "kv_heads",
-    "share",
-    "q",
-    "q_head",
-    "k",
-    "k_head",
-    "k_block",
-    "v",
-    "v_head",
-    "v_block",
-    "window",
-    "out",
-    "out_stride",
-    "parts",
-    "quantised",
-    "quantised_stride",
-    "width",
+AT = fields(
+    "group kv_heads share q q_head k k_head k_block v "
+    "v_head v_block window out out_stride parts quantised quantised_stride width"
 )
-(FIN_HEADS, FIN_CHUNK_HEADS, FIN_OUT, FIN_OUT_STRIDE, FIN_PARTS, FIN_SHARE, FIN_WINDOW) = range(
-    FIRST_FIELD, FIRST_FIELD + 7
-)
-(FIN_QUANTISED, FIN_QUANTISED_STRIDE, FIN_WIDTH) = range(FIRST_FIELD + 7, FIRST_FIELD + 10)
-FIN_FIELDS = (
-    "heads",
-    "chunk_heads",
-    "out",
-    "out_stride",
-    "parts",
-    "share",
-    "window",
-    "quantised",
-    "quantised_stride",
-    "width",
-)
+FIN = fields("heads chunk_heads out out_stride parts share window quantised quantised_stride width")
 
 
 class Arenas(NamedTuple):
@@ -139,9 +87,10 @@ class Arenas(NamedTuple):
 class Head(NamedTuple):
     """One KV head of one layer as one tile of queries sees it.
 
-    ``k`` and ``v`` are offsets of the head in block 0, ``k_block`` and ``v_block`` the distance between blocks, ``blocks``
-    where the sequence's block table starts, ``position`` the tile's first position, ``share`` how many query heads use
-    this KV head, ``window`` how many tokens a query sees (0: all), ``last_block`` the tile's last block number.
+    ``k`` and ``v`` are offsets of the head in block 0, ``k_block`` and ``v_block`` the distance between blocks,
+    ``blocks`` where the sequence's block table starts, ``position`` the tile's first position, ``share`` how many query
+    heads use this KV head, ``window`` how many tokens a query sees (0: all), ``last_block`` the tile's last block
+    number.
     """
 
     k: int
@@ -341,8 +290,8 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
 def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, joint_rows):
     """Weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span.
 
-    Positions that all of them see are done together, ``joint_rows`` at a time; the others query by query, so that a token
-    that one of them may not see enters none of its products.
+    Positions that all of them see are done together, ``joint_rows`` at a time; the others query by query, so that a
+    token that one of them may not see enters none of its products.
     """
     joint_low = min(end, max(start, low_of(head, position_of(head, q + value(rows) - 1))))
     joint_high = max(joint_low, min(end, position_of(head, q) + 1))
@@ -426,13 +375,13 @@ def attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, s
 @inline
 def head_of(line, program, table, tile, kv_head, shape):
     """What a tile sees of a KV head of this line's layer."""
-    k = program[line, AT_K] + kv_head * program[line, AT_K_HEAD]
-    v = program[line, AT_V] + kv_head * program[line, AT_V_HEAD]
-    blocks = table[table[GROUPS + 2 * program[line, AT_GROUP] + 1] + table[tile + 3]]
-    share, window = program[line, AT_SHARE], program[line, AT_WINDOW]
+    k = program[line, AT.k] + kv_head * program[line, AT.k_head]
+    v = program[line, AT.v] + kv_head * program[line, AT.v_head]
+    blocks = table[table[GROUPS + 2 * program[line, AT.group] + 1] + table[tile + 3]]
+    share, window = program[line, AT.share], program[line, AT.window]
     last_block = (table[tile + 2] + table[tile + 1] - 1) // BLOCK_TOKENS
     return Head(
-        k, program[line, AT_K_BLOCK], v, program[line, AT_V_BLOCK], blocks, table[tile + 2], share, window, last_block
+        k, program[line, AT.k_block], v, program[line, AT.v_block], blocks, table[tile + 2], share, window, last_block
     )
 
 
@@ -451,17 +400,17 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
     table, spans = arenas.table, arenas.table[SPANS]
     parts = (spans + table[SPAN_STEP] - 1) // table[SPAN_STEP] if spans else 1
     part, chunk = chunk % parts, chunk // parts
-    kv_head, tile = chunk % program[line, AT_KV_HEADS], table[TILES] + chunk // program[line, AT_KV_HEADS] * TILE_FIELDS
+    kv_head, tile = chunk % program[line, AT.kv_heads], table[TILES] + chunk // program[line, AT.kv_heads] * TILE_FIELDS
     head = head_of(line, program, table, tile, kv_head, shape)
     first_row, count = table[tile], table[tile + 1] * head.share
     scores = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
-    queries = program[line, AT_Q] + kv_head * program[line, AT_Q_HEAD] + first_row * head.share * value(shape.dim) * 4
+    queries = program[line, AT.q] + kv_head * program[line, AT.q_head] + first_row * head.share * value(shape.dim) * 4
     runs = scores + value(rows) * (SCORE_BYTES + record_bytes(shape))
     first_span, end_span = low_of(head, head.position) // SPAN_TOKENS, head.last_block // SPAN_BLOCKS + 1
     is_apart, records_of_span = spans > 0, np.int64(0)
     if is_apart:
         records_of_span = table[NUM_ROWS] * head.share * record_bytes(shape)
-        runs = program[line, AT_PARTS] + (kv_head * spans * table[NUM_ROWS] + first_row) * head.share * record_bytes(
+        runs = program[line, AT.parts] + (kv_head * spans * table[NUM_ROWS] + first_row) * head.share * record_bytes(
             shape
         )
         first_span += part * table[SPAN_STEP]
@@ -472,43 +421,43 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
     if is_apart:
         return
     for q in range(count):
-        out = program[line, AT_OUT] + (first_row + q // head.share) * program[line, AT_OUT_STRIDE]
+        out = program[line, AT.out] + (first_row + q // head.share) * program[line, AT.out_stride]
         at = out + (kv_head * head.share + q % head.share) * value(shape.dim) * 4
         write_result(arenas.work, runs + q * record_bytes(shape), at, shape)
-    if program[line, AT_QUANTISED] >= 0:
+    if program[line, AT.quantised] >= 0:
         for row in range(first_row, first_row + table[tile + 1]):
-            at = program[line, AT_OUT] + row * program[line, AT_OUT_STRIDE]
-            out = program[line, AT_QUANTISED] + row * program[line, AT_QUANTISED_STRIDE]
-            quantise_heads(arenas.work, at, kv_head * head.share, head.share, program[line, AT_WIDTH], out, line, shape)
+            at = program[line, AT.out] + row * program[line, AT.out_stride]
+            out = program[line, AT.quantised] + row * program[line, AT.quantised_stride]
+            quantise_heads(arenas.work, at, kv_head * head.share, head.share, program[line, AT.width], out, line, shape)
 
 
 @inline
 def merge_head(row, thread, line, program, table, work, head, shape):
     """Merge one row's and head's records, span after span, and write the result."""
-    spans, share, position = table[SPANS], program[line, FIN_SHARE], table[table[POSITIONS] + row]
-    window = program[line, FIN_WINDOW]
+    spans, share, position = table[SPANS], program[line, FIN.share], table[table[POSITIONS] + row]
+    window = program[line, FIN.window]
     low = max(0, position - window + 1) if window > 0 else 0
     run = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
     for span in range(low // SPAN_TOKENS, position // SPAN_TOKENS + 1):
         q = ((head // share * spans + span) * table[NUM_ROWS] + row) * share + head % share
-        merge(work, run, program[line, FIN_PARTS] + q * record_bytes(shape), span == low // SPAN_TOKENS, shape)
-    out = program[line, FIN_OUT] + row * program[line, FIN_OUT_STRIDE] + head * value(shape.dim) * 4
+        merge(work, run, program[line, FIN.parts] + q * record_bytes(shape), span == low // SPAN_TOKENS, shape)
+    out = program[line, FIN.out] + row * program[line, FIN.out_stride] + head * value(shape.dim) * 4
     write_result(work, run, out, shape)
 
 
 @inline
 def finish(chunk, thread, line, program, table, work, shape):
-    """Some heads of one row: merge the spans that were attended apart; then quantise for the output matrix, where that is."""
-    heads = program[line, FIN_CHUNK_HEADS]
-    parts = program[line, FIN_HEADS] // heads
+    """Some heads of one row: merge the spans that were attended apart, and quantise if the output matrix wants it."""
+    heads = program[line, FIN.chunk_heads]
+    parts = program[line, FIN.heads] // heads
     row, first = chunk // parts, chunk % parts * heads
     if table[SPANS]:
         for head in range(first, first + heads):
             merge_head(row, thread, line, program, table, work, head, shape)
-    if program[line, FIN_QUANTISED] >= 0:
-        at = program[line, FIN_OUT] + row * program[line, FIN_OUT_STRIDE]
-        out = program[line, FIN_QUANTISED] + row * program[line, FIN_QUANTISED_STRIDE]
-        quantise_heads(work, at, first, heads, program[line, FIN_WIDTH], out, line, shape)
+    if program[line, FIN.quantised] >= 0:
+        at = program[line, FIN.out] + row * program[line, FIN.out_stride]
+        out = program[line, FIN.quantised] + row * program[line, FIN.quantised_stride]
+        quantise_heads(work, at, first, heads, program[line, FIN.width], out, line, shape)
 
 
 def _joint(rows: int, dim: int, registers: int) -> int:
@@ -542,9 +491,14 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
     return run_attention
 
 
+def num_record_bytes(dim: int) -> int:
+    """Bytes of a query's record; kernels have ``record_bytes``."""
+    return RECORD_HEAD + dim * 4
+
+
 def scratch_bytes(dim: int, queries: int) -> int:
     """Scratch that one thread needs to attend a tile of ``queries`` queries of a KV head."""
-    record = RECORD_HEAD + dim * 4
+    record = num_record_bytes(dim)
     return target.current().query_rows * (SCORE_BYTES + record) + queries * record
 
 

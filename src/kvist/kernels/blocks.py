@@ -13,7 +13,7 @@ import numpy as np
 from kvist.kernels.attention import CODEC_BF16, Shape
 from kvist.kernels.elementwise import inverse_root, mean_square, report
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
-from kvist.kernels.layout import BLOCK_TOKENS, FIRST_FIELD, GROUPS, LANES, SCRATCH, SCRATCH_STRIDE
+from kvist.kernels.layout import BLOCK_TOKENS, GROUPS, LANES, SCRATCH, SCRATCH_STRIDE, fields
 from kvist.kernels.simd import (
     add,
     f32_to_bf16,
@@ -35,41 +35,9 @@ from kvist.kernels.simd import (
 
 ZERO = np.float32(0)
 
-(
-    AP_GROUP,
-    AP_KV_HEADS,
-    AP_SHARE,
-    AP_QKV,
-    AP_QKV_STRIDE,
-    AP_Q,
-    AP_Q_HEAD,
-    AP_K,
-    AP_K_HEAD,
-    AP_K_BLOCK,
-    AP_V,
-    AP_V_HEAD,
-    AP_V_BLOCK,
-) = range(FIRST_FIELD, FIRST_FIELD + 13)
-(AP_ANGLES, AP_ANGLES_STRIDE, AP_TURNED, AP_SCALE, AP_Q_NORM, AP_K_NORM, AP_EPS) = range(
-    FIRST_FIELD + 13, FIRST_FIELD + 20
-)
-AP_FIELDS = (
-    *(
-        "group",
-        "kv_heads",
-        "share",
-        "qkv",
-        "qkv_stride",
-        "q",
-        "q_head",
-        "k",
-        "k_head",
-        "k_block",
-        "v",
-        "v_head",
-        "v_block",
-    ),
-    *("angles", "angles_stride", "turned", "scale", "q_norm", "k_norm", "eps"),
+AP = fields(
+    "group kv_heads share qkv qkv_stride q q_head k k_head k_block "
+    "v v_head v_block angles angles_stride turned scale q_norm k_norm eps"
 )
 
 
@@ -156,27 +124,27 @@ def check_finite(work, at, line, shape):
 @inline
 def append(chunk, thread, line, program, table, weights, cache, work, shape):
     """A chunk is a row and a KV head: its queries are prepared, its key and value written into the row's slot."""
-    kv_heads, share = program[line, AP_KV_HEADS], program[line, AP_SHARE]
+    kv_heads, share = program[line, AP.kv_heads], program[line, AP.share]
     row, kv_head = chunk // kv_heads, chunk % kv_heads
     size = value(shape.dim) * 4
-    qkv = program[line, AP_QKV] + row * program[line, AP_QKV_STRIDE]
-    angles, turned = program[line, AP_ANGLES] + row * program[line, AP_ANGLES_STRIDE], program[line, AP_TURNED]
-    eps = get_f32(weights, program[line, AP_EPS])
-    scale = get_f32(weights, program[line, AP_SCALE])
-    q_out = program[line, AP_Q] + kv_head * program[line, AP_Q_HEAD] + row * share * size
+    qkv = program[line, AP.qkv] + row * program[line, AP.qkv_stride]
+    angles, turned = program[line, AP.angles] + row * program[line, AP.angles_stride], program[line, AP.turned]
+    eps = get_f32(weights, program[line, AP.eps])
+    scale = get_f32(weights, program[line, AP.scale])
+    q_out = program[line, AP.q] + kv_head * program[line, AP.q_head] + row * share * size
     for g in range(share):
         head = qkv + (kv_head * share + g) * size
-        prepare(work, head, q_out + g * size, angles, turned, weights, program[line, AP_Q_NORM], eps, scale, shape)
+        prepare(work, head, q_out + g * size, angles, turned, weights, program[line, AP.q_norm], eps, scale, shape)
     key = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
     k_in, v_in = qkv + (kv_heads * share + kv_head) * size, qkv + (kv_heads * share + kv_heads + kv_head) * size
-    prepare(work, k_in, key, angles, turned, weights, program[line, AP_K_NORM], eps, np.float32(1), shape)
+    prepare(work, k_in, key, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
     check_finite(work, key, line, shape)
     check_finite(work, v_in, line, shape)
-    slot = table[table[GROUPS + 2 * program[line, AP_GROUP]] + row]
+    slot = table[table[GROUPS + 2 * program[line, AP.group]] + row]
     block, column = slot // BLOCK_TOKENS, slot % BLOCK_TOKENS
-    k_block = program[line, AP_K] + kv_head * program[line, AP_K_HEAD] + block * program[line, AP_K_BLOCK]
+    k_block = program[line, AP.k] + kv_head * program[line, AP.k_head] + block * program[line, AP.k_block]
     write_key(work, key, cache, k_block, column, key + size, shape)
-    v_block = program[line, AP_V] + kv_head * program[line, AP_V_HEAD] + block * program[line, AP_V_BLOCK]
+    v_block = program[line, AP.v] + kv_head * program[line, AP.v_head] + block * program[line, AP.v_block]
     write_value(work, v_in, cache, v_block, column, key + size, shape)
 
 

@@ -1,7 +1,7 @@
 """What this machine can do at most: bytes a second read from memory, integer dot operations a second from registers.
 
-Measured with the same team of threads that runs a model, so that a share of it means something. An operation is a multiply
-or an add. Several ways of reading are tried and the best counts.
+Measured with the same team of threads that runs a model, so that a share of it means something. An operation is a
+multiply or an add. Several ways of reading are tried and the best counts.
 """
 
 from __future__ import annotations
@@ -49,13 +49,9 @@ SMALLEST_BYTES = 256 << 20
 
 @inline
 def read(weights, start, ahead):
-    """The sum of a chunk's int32 numbers, four vectors at a time; ``ahead`` bytes are asked for in advance, 0 for none."""
-    a, b, c, d = (
-        splat_i32(np.int32(0), LANES),
-        splat_i32(np.int32(0), LANES),
-        splat_i32(np.int32(0), LANES),
-        splat_i32(np.int32(0), LANES),
-    )
+    """The sum of a chunk's int32 numbers, four vectors at a time, asked for ``ahead`` bytes in advance (0: not)."""
+    a, b = splat_i32(np.int32(0), LANES), splat_i32(np.int32(0), LANES)
+    c, d = splat_i32(np.int32(0), LANES), splat_i32(np.int32(0), LANES)
     for at in range(start, start + CHUNK_BYTES, 256):
         if value(ahead) > 0:
             prefetch(weights, at + value(ahead))
@@ -147,7 +143,10 @@ def last_level_cache_bytes() -> int:
 
 
 def read_bandwidth(num_threads: int, rounds: int = 7) -> float:
-    """Bytes a second that ``num_threads`` threads read from memory: the best of several kernels over 4 times the last cache."""
+    """Bytes a second that ``num_threads`` threads read from memory.
+
+    The best of several kernels, over at least four times the last-level cache.
+    """
     size = max(SMALLEST_BYTES, 4 * last_level_cache_bytes()) // CHUNK_BYTES * CHUNK_BYTES
     memory = np.ones(size + CHUNK_BYTES, np.uint8)
     team = Team(num_threads)
@@ -177,10 +176,20 @@ def matmul_rate(num_threads: int, rounds: int = 7) -> float:
     weights = np.full(panels * (width // 32) * matmul.GROUP_BYTES["q4_1"], 1, np.uint8)
     x_stride = quantised_row_bytes(width)
     values = {
-        "w": 0, "panels": panels, "width": width, "x": WORK_HEAD, "x_stride": x_stride, "out": WORK_HEAD + rows * x_stride,
-        "out_stride": panels * 64, "bias": -1, "adds": 0, "is_last": 0, "chunk_panels": 2, "chunk_rows": rows,
-    }  # fmt: skip
-    fields = tuple(values[name] for name in matmul.MM_FIELDS)
+        "w": 0,
+        "panels": panels,
+        "width": width,
+        "x": WORK_HEAD,
+        "x_stride": x_stride,
+        "out": WORK_HEAD + rows * x_stride,
+        "out_stride": panels * 64,
+        "bias": -1,
+        "adds": 0,
+        "is_last": 0,
+        "chunk_panels": 2,
+        "chunk_rows": rows,
+    }
+    fields = tuple(values[name] for name in matmul.MM._fields)
     team = Team(num_threads)
     try:
         seconds = _best_s(team, matmul.matmul_kernel(matmul.Q4_1), panels // 2, weights, rounds, fields, rows)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import FIRST_FIELD, GROUP, LANES, OUTPUTS, SCRATCH, SCRATCH_STRIDE, STATUS
+from kvist.kernels.layout import GROUP, LANES, OUTPUTS, SCRATCH, SCRATCH_STRIDE, STATUS, fields
 from kvist.kernels.simd import (
     absolute,
     add,
@@ -57,13 +57,9 @@ ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH}
 RMS, LAYER = 0, 1
 NORMS = {"rms": RMS, "layer": LAYER}
 
-(NORM_X, NORM_STRIDE, NORM_WIDTH, NORM_WEIGHT, NORM_BIAS, NORM_EPS, NORM_OUT, NORM_OUT_STRIDE, NORM_IS_LAST) = range(
-    FIRST_FIELD, FIRST_FIELD + 9
-)
-NORM_FIELDS = ("x", "stride", "width", "weight", "bias", "eps", "out", "out_stride", "is_last")
+NORM = fields("x stride width weight bias eps out out_stride is_last")
 
-(ACT_GATE, ACT_UP, ACT_STRIDE, ACT_WIDTH, ACT_SEGMENT, ACT_OUT, ACT_OUT_STRIDE) = range(FIRST_FIELD, FIRST_FIELD + 7)
-ACT_FIELDS = ("gate", "up", "stride", "width", "segment", "out", "out_stride")
+ACT = fields("gate up stride width segment out out_stride")
 
 
 @inline
@@ -108,7 +104,7 @@ def quantise_group(memory, at, inverse, out):
 
 @inline
 def quantise_groups(memory, at, first, end, width, out, line):
-    """Write groups ``first`` to ``end`` - 1 of a row of f32 as int8 with a scale per group of 32: rint(x * (127 / amax)).
+    """Write groups ``first`` to ``end`` - 1 of an f32 row as int8, rint(x * (127 / amax)), with a scale a group of 32.
 
     ``at`` is the row's first value, ``out`` where its quantised form starts. Sets the status where a value is NaN or
     infinite.
@@ -184,13 +180,13 @@ def padded_width(width):
 @inline
 def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised):
     """One row: x -> norm(x), as f32 or quantised."""
-    row = table[table[OUTPUTS] + chunk] if program[line, NORM_IS_LAST] else chunk
-    width = program[line, NORM_WIDTH]
-    at = program[line, NORM_X] + row * program[line, NORM_STRIDE]
-    out = program[line, NORM_OUT] + chunk * program[line, NORM_OUT_STRIDE]
+    row = table[table[OUTPUTS] + chunk] if program[line, NORM.is_last] else chunk
+    width = program[line, NORM.width]
+    at = program[line, NORM.x] + row * program[line, NORM.stride]
+    out = program[line, NORM.out] + chunk * program[line, NORM.out_stride]
     normed = table[SCRATCH] + thread * table[SCRATCH_STRIDE] if value(is_quantised) else out
-    eps = get_f32(weights, program[line, NORM_EPS])
-    norm_row(work, at, width, weights, program[line, NORM_WEIGHT], program[line, NORM_BIAS], eps, normed, kind)
+    eps = get_f32(weights, program[line, NORM.eps])
+    norm_row(work, at, width, weights, program[line, NORM.weight], program[line, NORM.bias], eps, normed, kind)
     if value(is_quantised):
         quantise(work, normed, padded_width(width), out, line)
 
@@ -198,18 +194,18 @@ def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised)
 @inline
 def activation(chunk, thread, line, program, table, work, kind, is_quantised):
     """A segment of one row: gate -> act(gate), times up where there is one; as f32 or quantised."""
-    width, segment = program[line, ACT_WIDTH], program[line, ACT_SEGMENT]
+    width, segment = program[line, ACT.width], program[line, ACT.segment]
     padded = padded_width(width)
     segments = (padded + segment - 1) // segment
     row, first = chunk // segments, chunk % segments * segment
     end = min(first + segment, padded)
-    gate, up = program[line, ACT_GATE] + row * program[line, ACT_STRIDE], program[line, ACT_UP]
-    out = program[line, ACT_OUT] + row * program[line, ACT_OUT_STRIDE]
+    gate, up = program[line, ACT.gate] + row * program[line, ACT.stride], program[line, ACT.up]
+    out = program[line, ACT.out] + row * program[line, ACT.out_stride]
     to = table[SCRATCH] + thread * table[SCRATCH_STRIDE] if value(is_quantised) else out
     for i in range(first, end, LANES):
         x = activate(keep_lanes(load_f32(work, gate + i * 4, LANES), i, 0, width, ZERO), kind)
         if up >= 0:
-            other = up + row * program[line, ACT_STRIDE]
+            other = up + row * program[line, ACT.stride]
             x = mul(x, keep_lanes(load_f32(work, other + i * 4, LANES), i, 0, width, ZERO))
         store(work, to + i * 4, x)
     if value(is_quantised):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import FIRST_FIELD, GROUP, PANEL_ROWS, POSITIONS, TOKENS
+from kvist.kernels.layout import GROUP, PANEL_ROWS, POSITIONS, TOKENS, fields
 from kvist.kernels.matmul import BF16, F16, F32, Q4_1, Q8_0, panel_bytes
 from kvist.kernels.simd import (
     bf16_to_f32,
@@ -24,8 +24,7 @@ from kvist.kernels.simd import (
     value,
 )
 
-(EM_W, EM_WIDTH, EM_PADDED, EM_OUT, EM_OUT_STRIDE, EM_POSITIONS) = range(FIRST_FIELD, FIRST_FIELD + 6)
-EM_FIELDS = ("w", "width", "padded", "out", "out_stride", "positions")
+EM = fields("w width padded out out_stride positions")
 
 
 @inline
@@ -65,10 +64,10 @@ def element(weights, panel, lane, k, form):
 @inline
 def embed(row, line, program, table, weights, work, form):
     token = table[table[TOKENS] + row]
-    width = program[line, EM_WIDTH]
-    panel = program[line, EM_W] + token // PANEL_ROWS * panel_bytes(program[line, EM_PADDED], form)
-    out = program[line, EM_OUT] + row * program[line, EM_OUT_STRIDE]
-    learned = program[line, EM_POSITIONS]
+    width = program[line, EM.width]
+    panel = program[line, EM.w] + token // PANEL_ROWS * panel_bytes(program[line, EM.padded], form)
+    out = program[line, EM.out] + row * program[line, EM.out_stride]
+    learned = program[line, EM.positions]
     if learned >= 0:
         learned += table[table[POSITIONS] + row] * width * 4
     for k in range(width):

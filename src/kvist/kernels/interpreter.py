@@ -1,8 +1,9 @@
 """Runs a program with a team: each thread claims a chunk, does it, counts it done, and goes on when the count is full.
 
-A thread moves to the next instruction when all chunks are *done*, not when every thread has arrived, so that one that the
-system has put to sleep between chunks delays nobody. A claim is an atomic add; a wait spins for some microseconds, then
-offers its core. The control block is fresh for each pass: a thread that wakes late finds nothing left and touches nothing.
+A thread moves to the next instruction when all chunks are *done*, not when every thread has arrived, so that one that
+the system has put to sleep between chunks delays nobody. A claim is an atomic add; a wait spins for some microseconds,
+then offers its core. The control block is fresh for each pass: a thread that wakes late finds nothing left and touches
+nothing.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def called(function: Callable[..., Any]) -> Any:
 
 
 def addresses(kernels: list[Any]) -> Any:
-    """The kernels as the interpreter calls them: int64 addresses of their C wrappers; the functions themselves when JIT is off."""
+    """The kernels as the interpreter calls them: int64 addresses of their C wrappers, or functions when JIT is off."""
     if IS_JIT_OFF:
         return tuple(kernels)
     return np.array([_address(compiled) for compiled in kernels], np.int64)

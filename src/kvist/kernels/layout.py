@@ -1,12 +1,14 @@
 """What kernels and those who write their programs agree on: tables, instruction fields, the status word.
 
 A forward pass is a *program*: one row of int64 an instruction. A kernel gets (chunk, thread, line, program, table,
-weights, cache, work): the last three are flat uint8 arenas, and every field that names a place is a byte offset in one of
-them. ``table`` holds what changes from pass to pass: its head is the names below, each number either a count or the index
-where a list starts.
+weights, cache, work): the last three are flat uint8 arenas, and every field that names a place is a byte offset in one
+of them. ``table`` holds what changes from pass to pass: its head is the names below, each number either a count or the
+index where a list starts.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 FIELDS = 32
 """Columns of a program."""
@@ -16,6 +18,14 @@ KERNEL, HAS_BARRIER = 0, 1
 
 FIRST_FIELD = 2
 """The first column that belongs to the kernel itself."""
+
+
+def fields(names: str) -> Any:
+    """The columns of a kernel's lines by name, in order: ``fields("x out").out`` is the second that is the kernel's."""
+    columns = names.split()
+    named: Any = NamedTuple("Fields", [(name, int) for name in columns])  # type: ignore[misc]  # names are an argument
+    return named(*range(FIRST_FIELD, FIRST_FIELD + len(columns)))
+
 
 (
     NUM_ROWS,
@@ -33,11 +43,11 @@ FIRST_FIELD = 2
 ) = range(12)
 """The head of the table.
 
-``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``: lists by row.
-``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first position, sequence) for each attention tile. ``SPANS``: how many
-spans are attended apart, ``SPAN_STEP`` a chunk, and merged later (0: each tile walks its own). ``SCRATCH`` is an offset in ``work``, with
-``SCRATCH_STRIDE`` bytes for each thread. From ``GROUPS`` on, for each layer group: where the
-list of slots to write (by row) starts, and where the list of block-table starts (by sequence) is.
+``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``: lists by
+row. ``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first position, sequence) for each attention tile.
+``SPANS``: how many spans are attended apart, ``SPAN_STEP`` a chunk, and merged later (0: each tile walks its own).
+``SCRATCH`` is an offset in ``work``, with ``SCRATCH_STRIDE`` bytes for each thread. From ``GROUPS`` on, for each layer
+group: where the list of slots to write (by row) starts, and where the list of block-table starts (by sequence) is.
 """
 
 MAX_GROUPS = 8
@@ -50,7 +60,7 @@ WORK_HEAD = 64
 
 COUNTERS = 16
 CLAIMED, CHUNKS, DONE = 0, 1, 8
-"""A line's int64 counters in the control block of a pass: chunks claimed, how many there are, and, on another cache line, done."""
+"""A line's int64 counters in a pass's control block: chunks claimed and there, and, on another cache line, done."""
 ABORT = 0
 """Index of the abort flag in the control block."""
 CONTROL_HEAD = 16
@@ -68,7 +78,7 @@ GROUP = 32
 
 
 def quantised_row_bytes(width: int) -> int:
-    """Bytes of a row of activations as int8: the bytes, then per group an f32 scale, an int32 sum, and their product."""
+    """Bytes of a row of activations as int8: the codes, then per group an f32 scale, an int32 sum, their product."""
     return width + 12 * (width // GROUP)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from kvist.kernels import target
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import FIRST_FIELD, GROUP, LANES, NUM_OUTPUTS, NUM_ROWS
+from kvist.kernels.layout import GROUP, LANES, NUM_OUTPUTS, NUM_ROWS, fields
 from kvist.kernels.simd import (
     add,
     bf16_even,
@@ -58,34 +58,7 @@ GROUP_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "q8_0": 544, "q4_0": 288,
 """Bytes that one group of 32 inputs takes in a panel of 16 output rows."""
 QUANTISED = ("q8_0", "q4_0", "q4_1")
 
-(
-    MM_W,
-    MM_PANELS,
-    MM_WIDTH,
-    MM_X,
-    MM_X_STRIDE,
-    MM_OUT,
-    MM_OUT_STRIDE,
-    MM_BIAS,
-    MM_ADDS,
-    MM_IS_LAST,
-    MM_CHUNK_PANELS,
-    MM_CHUNK_ROWS,
-) = range(FIRST_FIELD, FIRST_FIELD + 12)
-MM_FIELDS = (
-    "w",
-    "panels",
-    "width",
-    "x",
-    "x_stride",
-    "out",
-    "out_stride",
-    "bias",
-    "adds",
-    "is_last",
-    "chunk_panels",
-    "chunk_rows",
-)
+MM = fields("w panels width x x_stride out out_stride bias adds is_last chunk_panels chunk_rows")
 AHEAD = 2048
 """How many bytes ahead of the weights in use the next ones are asked for."""
 
@@ -180,19 +153,19 @@ def panel_bytes(width, form):
 @inline
 def matmul(chunk, line, program, table, weights, work, form, tile_rows, dots):
     """A chunk is some panels times some rows."""
-    panels, chunk_panels = program[line, MM_PANELS], program[line, MM_CHUNK_PANELS]
+    panels, chunk_panels = program[line, MM.panels], program[line, MM.chunk_panels]
     across = (panels + chunk_panels - 1) // chunk_panels
-    first_panel, first_row = chunk % across * chunk_panels, chunk // across * program[line, MM_CHUNK_ROWS]
-    num_rows = table[NUM_OUTPUTS] if program[line, MM_IS_LAST] else table[NUM_ROWS]
-    end_row = min(num_rows, first_row + program[line, MM_CHUNK_ROWS])
-    width, bias, adds = program[line, MM_WIDTH], program[line, MM_BIAS], program[line, MM_ADDS]
-    x_stride, out_stride = program[line, MM_X_STRIDE], program[line, MM_OUT_STRIDE]
+    first_panel, first_row = chunk % across * chunk_panels, chunk // across * program[line, MM.chunk_rows]
+    num_rows = table[NUM_OUTPUTS] if program[line, MM.is_last] else table[NUM_ROWS]
+    end_row = min(num_rows, first_row + program[line, MM.chunk_rows])
+    width, bias, adds = program[line, MM.width], program[line, MM.bias], program[line, MM.adds]
+    x_stride, out_stride = program[line, MM.x_stride], program[line, MM.out_stride]
     size = panel_bytes(width, form)
     for p in range(first_panel, min(panels, first_panel + chunk_panels)):
-        panel = program[line, MM_W] + p * size
+        panel = program[line, MM.w] + p * size
         panel_bias = bias + p * 64 if bias >= 0 else bias
         row = first_row
-        x, out = program[line, MM_X] + row * x_stride, program[line, MM_OUT] + row * out_stride + p * 64
+        x, out = program[line, MM.x] + row * x_stride, program[line, MM.out] + row * out_stride + p * 64
         while row + value(tile_rows) <= end_row:
             tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, tile_rows, form, dots)
             row, x, out = row + value(tile_rows), x + value(tile_rows) * x_stride, out + value(tile_rows) * out_stride

@@ -1,7 +1,7 @@
 """From a checkpoint's rows to panels of 16 output rows (``kernels.matmul`` has the forms).
 
-``rows[r]`` is the source row of output row r, or -1 for a row of zeros; so a permutation, a slice and the padding are all
-the same copy. The destination is zero where nothing is written.
+``rows[r]`` is the source row of output row r, or -1 for a row of zeros; so a permutation, a slice and the padding are
+all the same copy. The destination is zero where nothing is written.
 """
 
 from __future__ import annotations

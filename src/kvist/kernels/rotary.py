@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import FIRST_FIELD, POSITIONS
+from kvist.kernels.layout import POSITIONS, fields
 from kvist.kernels.simd import get_f32, put_f32
 
-(ROPE_FREQUENCIES, ROPE_COUNT, ROPE_FACTOR, ROPE_OUT, ROPE_OUT_STRIDE) = range(FIRST_FIELD, FIRST_FIELD + 5)
-ROPE_FIELDS = ("frequencies", "count", "factor", "out", "out_stride")
+ROPE = fields("frequencies count factor out out_stride")
 
 TWO_BY_PI = 6.36619772367581382433e-01
 HALF_PI_1, HALF_PI_2, HALF_PI_3 = 1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21
@@ -48,10 +47,10 @@ def sine_and_cosine(angle):
 @inline
 def rotary_row(row, line, program, table, weights, work):
     """Write [count] cosines, then [count] sines of one row's position."""
-    count, out = program[line, ROPE_COUNT], program[line, ROPE_OUT] + row * program[line, ROPE_OUT_STRIDE]
-    position, factor = np.float32(table[table[POSITIONS] + row]), get_f32(weights, program[line, ROPE_FACTOR])
+    count, out = program[line, ROPE.count], program[line, ROPE.out] + row * program[line, ROPE.out_stride]
+    position, factor = np.float32(table[table[POSITIONS] + row]), get_f32(weights, program[line, ROPE.factor])
     for i in range(count):
-        angle = position * get_f32(weights, program[line, ROPE_FREQUENCIES] + i * 4)
+        angle = position * get_f32(weights, program[line, ROPE.frequencies] + i * 4)
         sine, cosine = sine_and_cosine(np.float64(angle))
         put_f32(work, out + i * 4, np.float32(cosine) * factor)
         put_f32(work, out + (count + i) * 4, np.float32(sine) * factor)

@@ -1,9 +1,9 @@
 """SIMD vectors and tiles as Numba values; every operation is one LLVM instruction a row, written out by hand.
 
-A *tile* is ``rows`` vectors of ``lanes`` elements held in registers; with one row it is a plain vector. Operations
-work element by element, and a one-row operand serves every row of the other. Memory is a flat ``uint8`` array and a byte
-offset; nothing is bounds-checked here (``model.program`` checks ranges before a kernel runs). Row counts and lane
-counts are compile-time constants: a literal, a global int or a ``Static``.
+A *tile* is ``rows`` vectors of ``lanes`` elements held in registers; with one row it is a plain vector. Operations work
+element by element, and a one-row operand serves every row of the other. Memory is a flat ``uint8`` array and a byte
+offset; nothing is bounds-checked here (``model.program`` checks every line's ranges when it is written). Row counts and
+lane counts are compile-time constants: a literal, a global int or a ``Static``.
 
 No operation carries a fast-math flag, and horizontal sums are a fixed tree, so that each result is the same bits
 whatever the processor. ``simd_numpy`` is the twin in plain NumPy.
@@ -153,11 +153,11 @@ def value(typingctx, number):
 # ---- helpers of the code generators
 
 
-def _rows(builder, tile: Tile, val) -> list:
+def _rows(builder, tile: Tile, val) -> list[Any]:
     return [val] if tile.rows == 1 else [builder.extract_value(val, r) for r in range(tile.rows)]
 
 
-def _tile(builder, tile: Tile, rows: list):
+def _tile(builder, tile: Tile, rows: list[Any]):
     if tile.rows == 1:
         return rows[0]
     val = ir.Constant(ir.ArrayType(tile.row, tile.rows), ir.Undefined)
@@ -166,7 +166,7 @@ def _tile(builder, tile: Tile, rows: list):
     return val
 
 
-def _operands(builder, sig, args) -> list:
+def _operands(builder, sig, args) -> list[list[Any]]:
     """Per row of the result, the operands' rows; one-row operands repeat."""
     rows = [_rows(builder, t, a) for t, a in zip(sig.args, args, strict=True)]
     return [[part[r if len(part) > 1 else 0] for part in rows] for r in range(sig.return_type.rows)]
@@ -207,7 +207,7 @@ def _broadcast_rows(a: Tile, *others: Tile) -> int:
 
 
 def _elementwise(elem: str | None, emit):
-    """The code generator of an operation that works row by row; ``elem`` is the result's (None: the first operand's)."""
+    """The code generator of a row by row operation; ``elem`` is the result's kind (None: the first operand's)."""
 
     def build(first: Tile, *others: Tile):
         result = Tile(elem or first.elem, _broadcast_rows(first, *others), first.lanes)

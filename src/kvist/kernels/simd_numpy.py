@@ -205,12 +205,12 @@ def mul_i32(a: Array, b: Array) -> Array:
     return a * b
 
 
-def splat_i32(number: int, lanes: Any) -> Array:
+def splat_i32(number: Any, lanes: Any) -> Array:
     return np.full((1, lanes.__index__()), number, np.int32)
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c with one rounding: exact product in f64, the sum rounded to odd, then to f32 (Boldo and Melquiond, 2008)."""
+    """a * b + c with one rounding: product in f64, exact; sum rounded to odd, then to f32 (Boldo, Melquiond 2008)."""
     product = a.astype(np.float64) * b.astype(np.float64)
     addend = c.astype(np.float64)
     total = product + addend
@@ -332,7 +332,7 @@ def dot4(acc: Array, unsigned: Array, signed: Array) -> Array:
 dot4_nibbles = dot4
 
 
-def fetch_add(counters: Array, index: int, number: int) -> int:
+def fetch_add(counters: Array, index: int, number: Any) -> int:
     before = int(counters[index])
     counters[index] += number
     return before

@@ -64,7 +64,8 @@ def check_supported() -> None:
         missing = [name for name in ("avx2", "fma", "f16c") if not host.get(name)]
         if missing:
             raise UnsupportedError(
-                f"this processor lacks {', '.join(missing)}; kvist needs AVX2 with FMA and F16C (x86, 2013 on) or NEON (64-bit Arm)"
+                f"this processor lacks {', '.join(missing)}; kvist needs AVX2 with FMA and F16C (x86, 2013 on) or "
+                "NEON (64-bit Arm)"
             )
 
 

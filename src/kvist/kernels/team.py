@@ -1,7 +1,8 @@
 """A team of threads that runs one program after another.
 
-The caller is the first of them; the others are Python threads that wait on a lock each and call the same compiled function,
-which holds no GIL. They start with the first program, and anew in a forked child, where the parent's don't exist.
+The caller is the first of them; the others are Python threads that wait on a lock each and call the same compiled
+function, which holds no GIL. They start with the first program, and anew in a forked child, where the parent's don't
+exist.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kvist.kernels.layout import ABORT
 
 
 class Team:
-    """``num_threads`` threads, the caller's included. One program at a time; callers take turns by a lock of their own."""
+    """``num_threads`` threads, the caller's included. One program at a time: callers take turns by their own lock."""
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = 1 if IS_JIT_OFF else num_threads

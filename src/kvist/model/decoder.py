@@ -1,7 +1,7 @@
 """One forward pass for every family: appends tokens to sequences and returns the logits asked for.
 
-A pass lowers its parts to flat lists (``Pass``), sets the program's counts, and lets the team run it. Results don't depend on
-how tokens are divided into passes, on what else is in a pass, or on the number of threads.
+A pass lowers its parts to flat lists (``table.lower``), sets the program's counts, and lets the team run it. Results
+don't depend on how tokens are divided into passes, on what else is in a pass, or on the number of threads.
 """
 
 from __future__ import annotations
@@ -21,33 +21,42 @@ from kvist.kernels.layout import SCRATCH, SCRATCH_STRIDE, STATUS
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
 from kvist.model.layers import ModelWeights, load_weights
-from kvist.model.program import FEW_ROWS, SPLIT_ROWS, Kernels, Program, Writer
-from kvist.model.table import Part as Part
-from kvist.model.table import lower
+from kvist.model.program import Kernels, Program
+from kvist.model.table import Part, lower
+from kvist.model.writer import SPLIT_ROWS, Writer
 from kvist.spec.config import model_spec_from_config
+from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 
-STEP_TOKENS = 256
-"""Most rows of a pass: enough to keep the multipliers busy, few enough that a pass is over in a fraction of a second."""
+__all__ = ["Decoder", "Part", "load_decoder"]
+
+FEW_ROWS = 8
+"""Fewer rows than these run the program that is divided for few."""
 
 SPLIT_CHUNKS = 1
 """Chunks a thread and KV head, about, where spans are attended apart."""
 
 
-class _Place:
-    """A cache that the decoder writes programs for: two programs and a work arena."""
+class _Workspace:
+    """What the decoder keeps for a cache: the programs for few and for many rows, and a work arena.
+
+    Holds the writer's numbers, not the writer: that holds the cache, which would then never be freed.
+    """
 
     def __init__(self, writer: Writer) -> None:
-        self.writer = writer
         self.few, self.many = writer.write(is_few=True), writer.write(is_few=False)
+        self.tile_rows = writer.tile_rows
+        self.scratch, self.scratch_bytes = writer.scratch, writer.scratch_bytes
+        self.logits, self.logits_stride = writer.logits, writer.logits_stride
         self._allocate(1)
 
     def _allocate(self, num_outputs: int) -> None:
-        self.work = np.zeros(self.writer.logits + num_outputs * self.writer.logits_stride, np.uint8)
+        self.work = np.zeros(self.logits + num_outputs * self.logits_stride, np.uint8)
         self.status = self.work[STATUS : STATUS + 4].view(np.int32)
 
     def make_room(self, num_outputs: int) -> None:
-        if self.writer.logits + num_outputs * self.writer.logits_stride > self.work.size:
+        """Make the arena large enough for ``num_outputs`` rows of logits."""
+        if self.logits + num_outputs * self.logits_stride > self.work.size:
             self._allocate(num_outputs)
 
 
@@ -72,7 +81,7 @@ class Decoder:
         self.num_forward_tokens = 0
         self._team = Team(num_threads)
         self._kernels = Kernels()
-        self._places: weakref.WeakKeyDictionary[KvCache, _Place] = weakref.WeakKeyDictionary()
+        self._workspaces: weakref.WeakKeyDictionary[KvCache, _Workspace] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     @property
@@ -88,7 +97,7 @@ class Decoder:
     def prepare(self, cache: KvCache) -> None:
         """Write the programs for a cache and compile what they need; the first pass does so too."""
         with self._lock:
-            self._place(cache)
+            self._workspace(cache)
 
     def forward(self, parts: Many[Part]) -> npt.NDArray[np.float32]:
         """Append each part's tokens to its sequence; returns the logits asked for [rows, V], in the parts' order.
@@ -101,14 +110,14 @@ class Decoder:
             NumericsError: NaN or infinity came up; the sequences are as before the call.
         """
         with self._lock:
-            place = self._place(parts[0].sequence.cache)
+            space = self._workspace(parts[0].sequence.cache)
             grown: list[Part] = []
             try:
                 for part in parts:
                     self._check(part)
                     part.sequence.grow(len(part.token_ids))
                     grown.append(part)
-                logits = self._run(parts, place)
+                logits = self._run(parts, space)
             except BaseException:
                 for part in grown:
                     part.sequence.truncate(part.sequence.num_tokens - len(part.token_ids))
@@ -122,22 +131,23 @@ class Decoder:
         """End the threads."""
         self._team.close()
 
-    def _place(self, cache: KvCache) -> _Place:
-        place = self._places.get(cache)
-        if place is None:
-            place = _Place(
-                Writer(
-                    self.spec,
-                    self.decoder_spec,
-                    self.weights,
-                    cache,
-                    self._kernels,
-                    max_rows=self.step_tokens,
-                    num_threads=self.num_threads,
-                )
+    def _workspace(self, cache: KvCache) -> _Workspace:
+        """The cache's own, made and its kernels compiled at first."""
+        space = self._workspaces.get(cache)
+        if space is None:
+            writer = Writer(
+                self.spec,
+                self.decoder_spec,
+                self.weights,
+                cache,
+                self._kernels,
+                max_rows=self.step_tokens,
+                num_threads=self.num_threads,
             )
-            self._places[cache] = place
-        return place
+            space = _Workspace(writer)
+            self._kernels.compile()
+            self._workspaces[cache] = space
+        return space
 
     def _check(self, part: Part) -> None:
         end = part.sequence.num_tokens + len(part.token_ids)
@@ -148,26 +158,30 @@ class Decoder:
                     f"token id {token_id} isn't in the vocabulary; ids are 0 to {self.spec.vocab_size - 1}"
                 )
 
-    def _run(self, parts: Many[Part], place: _Place) -> npt.NDArray[np.float32]:
-        writer = place.writer
-        table = lower(
-            parts, tile_rows=writer.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads
+    def _run(self, parts: Many[Part], space: _Workspace) -> npt.NDArray[np.float32]:
+        lowered = lower(
+            parts, tile_rows=space.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads
         )
-        assert table.num_rows <= self.step_tokens, (table.num_rows, self.step_tokens)
-        place.make_room(table.num_outputs)
-        table.numbers[SCRATCH], table.numbers[SCRATCH_STRIDE] = writer.scratch, writer.scratch_bytes
-        program = place.few if table.num_rows < FEW_ROWS else place.many
-        control = program.control(table.num_rows, table.num_split_rows, table.num_outputs, table.num_tile_parts)
+        assert lowered.num_rows <= self.step_tokens, (lowered.num_rows, self.step_tokens)
+        space.make_room(lowered.num_outputs)
+        lowered.table[SCRATCH], lowered.table[SCRATCH_STRIDE] = space.scratch, space.scratch_bytes
+        program = space.few if lowered.num_rows < FEW_ROWS else space.many
+        control = program.control(
+            num_rows=lowered.num_rows,
+            num_split_rows=lowered.num_split_rows,
+            num_outputs=lowered.num_outputs,
+            num_tile_parts=lowered.num_tile_parts,
+        )
         cache = parts[0].sequence.cache.store.arena
         self._team.run(
-            self._kernels.addresses, program.table, control, table.numbers, self.weights.arena, cache, place.work
+            self._kernels.addresses, program.table, control, lowered.table, self.weights.arena, cache, space.work
         )
-        self._check_status(place, program)
-        return self._logits(place, table.num_outputs)
+        self._check_status(space, program)
+        return self._logits(space, lowered.num_outputs)
 
-    def _logits(self, place: _Place, num_outputs: int) -> npt.NDArray[np.float32]:
-        at, stride = place.writer.logits, place.writer.logits_stride
-        rows = place.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
+    def _logits(self, space: _Workspace, num_outputs: int) -> npt.NDArray[np.float32]:
+        at, stride = space.logits, space.logits_stride
+        rows = space.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
         logits = rows[:, : self.spec.vocab_size].copy()
         if num_outputs and not np.isfinite(logits.max()):  # NaN is the largest of all; minus infinity harms nobody
             raise NumericsError(
@@ -175,23 +189,20 @@ class Decoder:
             )
         return logits
 
-    def _check_status(self, place: _Place, program: Program) -> None:
+    def _check_status(self, space: _Workspace, program: Program) -> None:
         """Raise NumericsError where a kernel met NaN or infinity, naming the layer."""
-        if place.status[0]:
-            layer, place.status[0] = program.layers[place.status[0] - 1], 0
+        if space.status[0]:
+            layer, space.status[0] = program.layers[space.status[0] - 1], 0
             where = f"in layer {layer}" if layer >= 0 else "in the embedding or the last norm"
             raise NumericsError(
                 f"NaN or infinity came up {where}; the weights are damaged, or too small a type for the model"
             )
 
 
-def load_decoder(
-    checkpoint: Checkpoint, *, weights: str | None = None, context: int | None = None, threads: int | None = None
-) -> Decoder:
+def load_decoder(checkpoint: Checkpoint, *, weights: str | None = None, threads: int | None = None) -> Decoder:
     """Load a checkpoint's weights for the kernels.
 
-    ``weights``: f32, bf16, q8 or q4, to which matrices are converted; as they are by default. ``context`` is kept by callers;
-    rotary settings don't depend on it in the families that are run.
+    ``weights``: f32, bf16, q8 or q4, to which matrices are converted; as they are by default.
 
     Raises:
         CheckpointError, UnsupportedError, SpecError: the model can't be run, and why.

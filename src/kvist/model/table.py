@@ -41,21 +41,24 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A pass's numbers: rows, rows whose spans are attended apart, rows of logits, parts of attention tiles; and the table."""
+class Pass:
+    """One pass: its int64 ``table``, and what its chunks are counted by.
+
+    Rows, rows whose spans are attended apart, rows of logits, and parts of attention tiles.
+    """
 
     num_rows: int
     num_split_rows: int
     num_outputs: int
     num_tile_parts: int
-    numbers: Ints
+    table: Ints
 
 
-def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: int) -> Table:
+def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: int) -> Pass:
     """Lower parts whose sequences have grown by their tokens already.
 
-    ``tile_rows``: rows of an attention tile. Spans are attended apart in passes of at most ``split_rows`` rows, in about
-    ``split_chunks`` chunks for each KV head.
+    ``tile_rows``: rows of an attention tile. Spans are attended apart in passes of at most ``split_rows`` rows, in
+    about ``split_chunks`` chunks for each KV head.
     """
     counts = [len(part.token_ids) for part in parts]
     num_rows = sum(counts)
@@ -83,9 +86,7 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
     _fill_rows(numbers, parts, counts, tile_rows)
     for group in range(num_groups):
         groups = _fill_group(numbers, parts, counts, group, groups)
-    return Table(
-        num_rows, num_rows if num_spans else 0, num_outputs, num_tiles * max(1, -(-num_spans // step)), numbers
-    )
+    return Pass(num_rows, num_rows if num_spans else 0, num_outputs, num_tiles * max(1, -(-num_spans // step)), numbers)
 
 
 def _num_spans(parts: Many[Part]) -> int:

@@ -1,0 +1,199 @@
+"""Which bytes of the arenas each line of a program may read or write, and that they are there.
+
+A compiled out-of-range read is silent, so every line is checked when a program is written, for passes of the most rows.
+This reads the finished lines, not what they were written from: a table of extents by kernel, in the kernels' own terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary
+from kvist.kernels.layout import FIRST_FIELD, GROUP, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
+from kvist.model.program import Key, Program
+from kvist.spec.cache import BLOCK_TOKENS
+
+FORM_NAMES = {number: name for name, number in matmul.FORMS.items()}
+ELEMENT_BYTES = {attention.CODEC_F32: 4, attention.CODEC_BF16: 2}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may count on: bytes of the arenas, and the most that a pass and the model hold.
+
+    ``work_bytes``: with one row of logits. ``scratch_bytes``: a thread's. ``tile_rows``: rows of an attention tile.
+    ``num_blocks``: of the cache, by layer group.
+    """
+
+    weights_bytes: int
+    cache_bytes: int
+    work_bytes: int
+    scratch_bytes: int
+    num_rows: int
+    num_split_rows: int
+    num_spans: int
+    tile_rows: int
+    num_blocks: tuple[int, ...]
+    vocab_size: int
+    context_length: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """``num_bytes`` from ``start`` on, in the arena "weights", "cache", "work" or "scratch" (of one thread)."""
+
+    arena: str
+    start: int
+    num_bytes: int
+
+
+Columns = Any
+Extents = Iterator[Extent]
+
+
+def check(program: Program, kernels: list[Key], limits: Limits) -> None:
+    """Assert that no line reaches beyond an arena; ``kernels`` are the program's, by number."""
+    room = {
+        "weights": limits.weights_bytes,
+        "cache": limits.cache_bytes,
+        "work": limits.work_bytes,
+        "scratch": limits.scratch_bytes,
+    }
+    for number, line in enumerate(program.table.tolist()):
+        make, constants = kernels[line[KERNEL]]
+        columns, extents = EXTENTS[make]
+        at = type(columns)(*line[FIRST_FIELD : FIRST_FIELD + len(columns)])
+        for extent in extents(at, constants, limits):
+            end = extent.start + extent.num_bytes
+            assert 0 <= extent.start <= end <= room[extent.arena], (make.__name__, number, extent, room[extent.arena])
+
+
+def _rows(start: int, stride: int, row_bytes: int, num_rows: int) -> Extent:
+    """Rows of ``row_bytes``, ``stride`` apart, in the work arena."""
+    assert 0 <= row_bytes <= stride, (row_bytes, stride)
+    return Extent("work", start, (num_rows - 1) * stride + row_bytes)
+
+
+def _activations(width: int, is_quantised: int) -> int:
+    """Bytes of a row that a matrix reads."""
+    return quantised_row_bytes(padded(width)) if is_quantised else padded(width) * 4
+
+
+def _panel_bytes(width: int, form: int) -> int:
+    return padded(width) // GROUP * matmul.GROUP_BYTES[FORM_NAMES[form]]
+
+
+def _embedding(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    (form,) = constants
+    num_panels = -(-limits.vocab_size // PANEL_ROWS)
+    yield Extent("weights", at.w, num_panels * _panel_bytes(at.padded, form))
+    if at.positions >= 0:
+        yield Extent("weights", at.positions, limits.context_length * at.width * 4)
+    yield _rows(at.out, at.out_stride, at.width * 4, limits.num_rows)
+
+
+def _rotary(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    yield Extent("weights", at.frequencies, at.count * 4)
+    yield Extent("weights", at.factor, 4)
+    yield _rows(at.out, at.out_stride, at.count * 8, limits.num_rows)
+
+
+def _norm(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    _, is_quantised = constants
+    row_bytes = padded(at.width) * 4
+    yield Extent("weights", at.weight, row_bytes)
+    yield Extent("weights", at.eps, 4)
+    if at.bias >= 0:
+        yield Extent("weights", at.bias, row_bytes)
+    yield _rows(at.x, at.stride, row_bytes, limits.num_rows)
+    yield _rows(at.out, at.out_stride, _activations(at.width, is_quantised), limits.num_rows)
+    if is_quantised:
+        yield Extent("scratch", 0, row_bytes)
+
+
+def _matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    (form,) = constants
+    yield Extent("weights", at.w, at.panels * _panel_bytes(at.width, form))
+    if at.bias >= 0:
+        yield Extent("weights", at.bias, at.panels * PANEL_ROWS * 4)
+    is_quantised = FORM_NAMES[form] in matmul.QUANTISED
+    yield _rows(at.x, at.x_stride, _activations(at.width, is_quantised), limits.num_rows)
+    yield _rows(at.out, at.out_stride, at.panels * PANEL_ROWS * 4, 1 if at.is_last else limits.num_rows)
+
+
+def _stored(at: Columns, dim: int, k_codec: int, v_codec: int, limits: Limits) -> Extents:
+    """All blocks of a layer's keys and values."""
+    for start, head, block, codec in (
+        (at.k, at.k_head, at.k_block, k_codec),
+        (at.v, at.v_head, at.v_block, v_codec),
+    ):
+        assert BLOCK_TOKENS * dim * ELEMENT_BYTES[codec] <= block, (dim, codec, block)
+        yield Extent("cache", start, (at.kv_heads - 1) * head + limits.num_blocks[at.group] * block)
+
+
+def _queries(at: Columns, dim: int, limits: Limits) -> Extents:
+    yield Extent("work", at.q, (at.kv_heads - 1) * at.q_head + limits.num_rows * at.share * dim * 4)
+
+
+def _append(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    dim, k_codec, v_codec = constants
+    yield from _stored(at, dim, k_codec, v_codec, limits)
+    yield from _queries(at, dim, limits)
+    yield _rows(at.qkv, at.qkv_stride, at.kv_heads * (at.share + 2) * dim * 4, limits.num_rows)
+    if at.turned:
+        yield _rows(at.angles, at.angles_stride, at.turned * 4, limits.num_rows)
+    for norm in (at.q_norm, at.k_norm):
+        if norm >= 0:
+            yield Extent("weights", norm, dim * 4)
+    yield Extent("weights", at.scale, 4)
+    yield Extent("weights", at.eps, 4)
+    yield Extent("scratch", 0, 2 * dim * 4)
+
+
+def _attended(at: Columns, dim: int, heads: int, limits: Limits) -> Extents:
+    """Records of spans that are attended apart, results, and these quantised."""
+    record = attention.num_record_bytes(dim)
+    yield Extent("work", at.parts, heads * limits.num_spans * limits.num_split_rows * record)
+    yield _rows(at.out, at.out_stride, max(heads * dim, padded(at.width)) * 4, limits.num_rows)
+    if at.quantised >= 0:
+        yield _rows(at.quantised, at.quantised_stride, _activations(at.width, is_quantised=1), limits.num_rows)
+
+
+def _attention(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    dim, k_codec, v_codec, share = constants
+    yield from _stored(at, dim, k_codec, v_codec, limits)
+    yield from _queries(at, dim, limits)
+    yield from _attended(at, dim, at.kv_heads * share, limits)
+    yield Extent("scratch", 0, attention.scratch_bytes(dim, limits.tile_rows * share))
+
+
+def _finish(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    (dim,) = constants
+    yield from _attended(at, dim, at.heads, limits)
+    yield Extent("scratch", 0, attention.num_record_bytes(dim))
+
+
+def _activation(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    _, is_quantised = constants
+    row_bytes = padded(at.width) * 4
+    yield _rows(at.gate, at.stride, row_bytes, limits.num_rows)
+    if at.up >= 0:
+        yield _rows(at.up, at.stride, row_bytes, limits.num_rows)
+    yield _rows(at.out, at.out_stride, _activations(at.width, is_quantised), limits.num_rows)
+    if is_quantised:
+        yield Extent("scratch", 0, row_bytes)
+
+
+EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int, ...], Limits], Extents]]] = {
+    embedding.embedding_kernel: (embedding.EM, _embedding),
+    rotary.rotary_kernel: (rotary.ROPE, _rotary),
+    elementwise.norm_kernel: (elementwise.NORM, _norm),
+    matmul.matmul_kernel: (matmul.MM, _matmul),
+    blocks.append_kernel: (blocks.AP, _append),
+    attention.attention_kernel: (attention.AT, _attention),
+    attention.finish_kernel: (attention.FIN, _finish),
+    elementwise.activation_kernel: (elementwise.ACT, _activation),
+}
+"""For each kernel its columns, and what a line of it touches."""

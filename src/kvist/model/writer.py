@@ -1,0 +1,310 @@
+"""Writes a model's forward pass as a program: where each activation stands, and which kernel reads and writes what.
+
+Knows families only by the switches of ``DecoderSpec``, and the cache only by where its layers' blocks stand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from kvist.cache.kv_cache import KvCache
+from kvist.cache.store import LayerPlace
+from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, target
+from kvist.kernels.layout import GROUP, SPAN_TOKENS, padded, quantised_row_bytes
+from kvist.model import ranges
+from kvist.model.families import DecoderSpec
+from kvist.model.layers import LayerWeights, ModelWeights, Norm, Placed
+from kvist.model.program import Counts, Kernels, Program, Work
+from kvist.model.weights import Matrix
+from kvist.spec.model import LayerSpec, ModelSpec
+
+SPLIT_ROWS = 4
+"""Most rows of a pass whose spans are attended apart; more rows give enough chunks by themselves."""
+CHUNK_BYTES = 512 << 10
+"""Most weights that a chunk of a pass of few rows reads: a chunk costs a microsecond to start, ten to read."""
+TILE_QUERIES = 48
+"""About how many queries of a KV head an attention tile has: enough to keep the keys that it reads busy."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Rows that a matmul reads: as f32 or quantised."""
+
+    at: int
+    stride: int
+    is_quantised: bool
+
+
+class Writer:
+    """Writes a model's programs for passes of up to ``max_rows`` rows into a cache.
+
+    ``logits`` is where the logits of a pass start in the work arena, after everything else.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        spec: DecoderSpec,
+        weights: ModelWeights,
+        cache: KvCache,
+        kernels: Kernels,
+        *,
+        max_rows: int,
+        num_threads: int,
+    ) -> None:
+        self.model, self.spec, self.weights, self.cache = model, spec, weights, cache
+        self.kernels, self.num_threads, self.max_rows = kernels, num_threads, max_rows
+        self.tile_rows = tile_rows(model.layers[0])
+        self.num_spans = -(-cache.num_tokens // SPAN_TOKENS)
+        self._place()
+
+    def _place(self) -> None:
+        """Give every activation its place in the work arena."""
+        work, layers, max_rows = Work(), self.model.layers, self.max_rows
+        self.wide, self.mlp = padded(self.model.width), padded(self.model.mlp_width)
+        self.x = work.place(max_rows * self.wide * 4)
+        self.normed = work.place(max_rows * max(self.wide * 4, quantised_row_bytes(self.wide)))
+        widest = max(layer.num_heads * layer.k_dim for layer in layers)
+        self.qkv_stride = 4 * padded(max((layer.num_heads + 2 * layer.num_kv_heads) * layer.k_dim for layer in layers))
+        self.qkv = work.place(max_rows * self.qkv_stride)
+        self.q = work.place(max_rows * widest * 4)
+        self.attended_stride = padded(widest) * 4
+        self.attended = work.place(max_rows * self.attended_stride)
+        self.attended_q = work.place(max_rows * quantised_row_bytes(padded(widest)))
+        self.up_stride = 4 * self.mlp * (2 if self.spec.is_gated else 1)
+        self.up = work.place(max_rows * self.up_stride)
+        self.hidden = work.place(max_rows * max(self.mlp * 4, quantised_row_bytes(self.mlp)))
+        self.turned = self.spec.rope.dim if self.spec.rope else 0
+        self.angles = work.place(max_rows * self.turned * 4)
+        record = max(attention.num_record_bytes(layer.k_dim) for layer in layers)
+        heads = max(layer.num_heads for layer in layers)
+        self.parts = work.place(min(SPLIT_ROWS, max_rows) * heads * self.num_spans * record)
+        self.scratch_bytes = padded(self._scratch_bytes(), 64)
+        self.scratch = work.place(self.scratch_bytes * self.num_threads)
+        self.logits_stride = 4 * padded(self.model.vocab_size, 16)
+        self.logits = work.num_bytes
+
+    def _scratch_bytes(self) -> int:
+        """Scratch that a thread needs: a row of the widest norm or activation, or a tile of attention."""
+        queries = max(self.tile_rows * layer.num_heads // layer.num_kv_heads for layer in self.model.layers)
+        dims = max(layer.k_dim for layer in self.model.layers)
+        return max(4 * max(self.wide, self.mlp), attention.scratch_bytes(dims, queries), 8 * dims)
+
+    def write(self, *, is_few: bool) -> Program:
+        """The program for passes of few rows, or of many: they differ in how matrices are divided into chunks."""
+        program = Program()
+        self._embed(program)
+        for number, (layer, weights) in enumerate(zip(self.model.layers, self.weights.layers, strict=True)):
+            program.layer = number
+            self._attention(program, layer, weights, self.cache.store.places[number], is_few)
+            self._mlp(program, weights, is_few)
+        program.layer = -1
+        placed = [(self.weights.output, 0)]
+        rows = self._norm(program, self.weights.final_norm, placed, is_last=True)
+        self._matmul(program, placed, rows, self.logits, self.logits_stride, is_few, is_last=True)
+        ranges.check(program, self.kernels.keys, self._limits())
+        return program
+
+    def _limits(self) -> ranges.Limits:
+        return ranges.Limits(
+            weights_bytes=self.weights.arena.size,
+            cache_bytes=self.cache.store.num_bytes,
+            work_bytes=self.logits + self.logits_stride,
+            scratch_bytes=self.scratch_bytes,
+            num_rows=self.max_rows,
+            num_split_rows=min(SPLIT_ROWS, self.max_rows),
+            num_spans=self.num_spans,
+            tile_rows=self.tile_rows,
+            num_blocks=tuple(pool.num_blocks for pool in self.cache.pools),
+            vocab_size=self.model.vocab_size,
+            context_length=self.model.context_length,
+        )
+
+    def _embed(self, program: Program) -> None:
+        matrix, rope = self.weights.embedding, self.spec.rope
+        values = {
+            "w": matrix.offset,
+            "width": matrix.width,
+            "padded": padded(matrix.width),
+            "out": self.x,
+            "out_stride": self.wide * 4,
+            "positions": self.weights.positions,
+        }
+        kernel = self.kernels.number(embedding.embedding_kernel, matmul.FORMS[matrix.form])
+        program.add(kernel, Counts(rows=1), embedding.EM, values, has_barrier=rope is None)
+        if rope is not None:
+            turns = {
+                "frequencies": self.weights.frequencies,
+                "count": rope.dim // 2,
+                "factor": self.weights.one,
+                "out": self.angles,
+                "out_stride": self.turned * 4,
+            }
+            program.add(self.kernels.number(rotary.rotary_kernel), Counts(rows=1), rotary.ROPE, turns)
+
+    def _norm(self, program: Program, norm: Norm, placed: Placed, *, is_last: bool = False) -> Input:
+        """Norm of x, in the form that the matrices after it read."""
+        is_quantised = is_quantised_input(placed)
+        stride = quantised_row_bytes(self.wide) if is_quantised else self.wide * 4
+        values = {
+            "x": self.x,
+            "stride": self.wide * 4,
+            "width": self.model.width,
+            "weight": norm.weight,
+            "bias": norm.bias,
+            "eps": self.weights.eps,
+            "out": self.normed,
+            "out_stride": stride,
+            "is_last": is_last,
+        }
+        kernel = self.kernels.number(elementwise.norm_kernel, elementwise.NORMS[self.spec.norm], int(is_quantised))
+        program.add(kernel, Counts(outputs=1) if is_last else Counts(rows=1), elementwise.NORM, values)
+        return Input(self.normed, stride, is_quantised)
+
+    def _matmul(
+        self,
+        program: Program,
+        placed: Placed,
+        rows: Input,
+        out: int,
+        stride: int,
+        is_few: bool,
+        *,
+        adds: bool = False,
+        is_last: bool = False,
+    ) -> None:
+        """Rows times each matrix of a role, to (or, ``adds``, added to) ``out``."""
+        for number, (matrix, first_row) in enumerate(placed, start=1):
+            chunk_panels = self._chunk_panels(matrix, is_few)
+            across = -(-matrix.num_panels // chunk_panels)
+            values = {
+                "w": matrix.offset,
+                "panels": matrix.num_panels,
+                "width": padded(matrix.width),
+                "x": rows.at,
+                "x_stride": rows.stride,
+                "out": out + first_row * 4,
+                "out_stride": stride,
+                "bias": matrix.bias,
+                "adds": adds,
+                "is_last": is_last,
+                "chunk_panels": chunk_panels,
+                "chunk_rows": self.max_rows,
+            }
+            kernel = self.kernels.number(matmul.matmul_kernel, matmul.FORMS[matrix.form])
+            counts = Counts(if_outputs=across) if is_last else Counts(fixed=across)
+            program.add(kernel, counts, matmul.MM, values, has_barrier=number == len(placed))
+
+    def _chunk_panels(self, matrix: Matrix, is_few: bool) -> int:
+        """Panels a chunk: for few rows two chunks a thread, or more of half a megabyte; for many one or two panels."""
+        if not is_few:
+            return 2 if matrix.num_panels >= 16 * self.num_threads else 1
+        a_thread = max(2, -(-matrix.num_bytes // (CHUNK_BYTES * self.num_threads)))
+        return -(-matrix.num_panels // (a_thread * self.num_threads))
+
+    def _attention(
+        self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace, is_few: bool
+    ) -> None:
+        rows = self._norm(program, weights.attention_norm, weights.qkv)
+        self._matmul(program, weights.qkv, rows, self.qkv, self.qkv_stride, is_few)
+        self._append(program, layer, weights, place)
+        rows = self._attend(program, layer, place, is_quantised=is_quantised_input(weights.attention_output))
+        self._matmul(program, weights.attention_output, rows, self.x, self.wide * 4, is_few, adds=True)
+
+    def _heads(self, layer: LayerSpec, place: LayerPlace) -> dict[str, int]:
+        """What the lines of append and attention share: where queries, keys and values stand."""
+        share = layer.num_heads // layer.num_kv_heads
+        return {
+            "kv_heads": layer.num_kv_heads,
+            "share": share,
+            "q": self.q,
+            "q_head": self.max_rows * share * layer.k_dim * 4,
+            **dataclasses.asdict(place),
+        }
+
+    def _codecs(self) -> tuple[int, int]:
+        return attention.CODECS[self.cache.spec.k_codec], attention.CODECS[self.cache.spec.v_codec]
+
+    def _append(self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace) -> None:
+        values = {
+            "qkv": self.qkv,
+            "qkv_stride": self.qkv_stride,
+            "angles": self.angles,
+            "angles_stride": self.turned * 4,
+            "turned": self.turned,
+            "scale": weights.scale,
+            "q_norm": weights.q_norm,
+            "k_norm": weights.k_norm,
+            "eps": self.weights.eps,
+            **self._heads(layer, place),
+        }
+        kernel = self.kernels.number(blocks.append_kernel, layer.k_dim, *self._codecs())
+        program.add(kernel, Counts(rows=layer.num_kv_heads), blocks.AP, values)
+
+    def _attend(self, program: Program, layer: LayerSpec, place: LayerPlace, *, is_quantised: bool) -> Input:
+        """Attention, then what ends it: spans attended apart are merged, and rows quantised that no tile could.
+
+        A tile quantises its own heads' columns where these are whole groups; else ``finish`` quantises whole rows.
+        """
+        share, width = layer.num_heads // layer.num_kv_heads, layer.num_heads * layer.k_dim
+        has_whole_groups = share * layer.k_dim % GROUP == 0 or layer.num_kv_heads == 1
+        quantised = self.attended_q if is_quantised else -1
+        out = {
+            "out": self.attended,
+            "out_stride": self.attended_stride,
+            "parts": self.parts,
+            "window": layer.window or 0,
+            "width": width,
+            "quantised_stride": quantised_row_bytes(padded(width)),
+        }
+        values = {"quantised": quantised if has_whole_groups else -1, **self._heads(layer, place), **out}
+        kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(), share)
+        program.add(kernel, Counts(tiles=layer.num_kv_heads), attention.AT, values)
+        chunk_heads = share if has_whole_groups else layer.num_heads
+        chunks = layer.num_heads // chunk_heads
+        values = {"heads": layer.num_heads, "chunk_heads": chunk_heads, "share": share, "quantised": quantised, **out}
+        kernel = self.kernels.number(attention.finish_kernel, layer.k_dim)
+        counts = Counts(split_rows=chunks) if has_whole_groups else Counts(rows=chunks)
+        program.add(kernel, counts, attention.FIN, values)
+        if is_quantised:
+            return Input(self.attended_q, out["quantised_stride"], is_quantised=True)
+        return Input(self.attended, self.attended_stride, is_quantised=False)
+
+    def _mlp(self, program: Program, weights: LayerWeights, is_few: bool) -> None:
+        rows = self._norm(program, weights.mlp_norm, weights.up)
+        self._matmul(program, weights.up, rows, self.up, self.up_stride, is_few)
+        rows = self._activation(program, is_few, is_quantised=is_quantised_input(weights.down))
+        self._matmul(program, weights.down, rows, self.x, self.wide * 4, is_few, adds=True)
+
+    def _activation(self, program: Program, is_few: bool, *, is_quantised: bool) -> Input:
+        stride = quantised_row_bytes(self.mlp) if is_quantised else self.mlp * 4
+        segment = padded(-(-self.mlp // (2 * self.num_threads))) if is_few else self.mlp
+        values = {
+            "gate": self.up,
+            "up": self.up + padded(self.model.mlp_width, 16) * 4 if self.spec.is_gated else -1,
+            "stride": self.up_stride,
+            "width": self.model.mlp_width,
+            "segment": segment,
+            "out": self.hidden,
+            "out_stride": stride,
+        }
+        kind = elementwise.ACTIVATIONS[self.spec.activation]
+        kernel = self.kernels.number(elementwise.activation_kernel, kind, int(is_quantised))
+        program.add(kernel, Counts(rows=-(-self.mlp // segment)), elementwise.ACT, values)
+        return Input(self.hidden, stride, is_quantised)
+
+
+def is_quantised_input(placed: Placed) -> bool:
+    """Whether the matrices of a role multiply int8 rows; they all do, or none."""
+    found = {matrix.form in matmul.QUANTISED for matrix, _ in placed}
+    assert len(found) == 1, [matrix.form for matrix, _ in placed]
+    return found.pop()
+
+
+def tile_rows(layer: LayerSpec) -> int:
+    """Rows of an attention tile: about TILE_QUERIES queries of a KV head, in whole groups of the kernel's."""
+    share = layer.num_heads // layer.num_kv_heads
+    group = math.lcm(target.current().query_rows, share)
+    return max(group, TILE_QUERIES // group * group) // share
