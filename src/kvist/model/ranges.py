@@ -23,14 +23,15 @@ ELEMENT_BYTES = {attention.CODEC_F32: 4, attention.CODEC_BF16: 2}
 class Limits:
     """What a program may count on: bytes of the arenas, and the most that a pass and the model hold.
 
-    ``work_bytes``: with one row of logits. ``scratch_bytes``: a thread's. ``tile_rows``: rows of an attention tile.
-    ``num_blocks``: of the cache, by layer group.
+    ``work_bytes``: with one row of logits, each of which has ``logits_stride`` bytes. ``scratch_bytes``: a
+    thread's. ``tile_rows``: rows of an attention tile. ``num_blocks``: of the cache, by layer group.
     """
 
     weights_bytes: int
     cache_bytes: int
     work_bytes: int
     scratch_bytes: int
+    logits_stride: int
     num_rows: int
     num_split_rows: int
     num_spans: int
@@ -120,6 +121,7 @@ def _matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
         yield Extent("weights", at.bias, at.panels * PANEL_ROWS * 4)
     is_quantised = FORM_NAMES[form] in matmul.QUANTISED
     yield _rows(at.x, at.x_stride, _activations(at.width, is_quantised), limits.num_rows)
+    assert not at.is_last or at.out_stride == limits.logits_stride, (at.out_stride, limits.logits_stride)
     yield _rows(at.out, at.out_stride, at.panels * PANEL_ROWS * 4, 1 if at.is_last else limits.num_rows)
 
 

@@ -104,15 +104,18 @@ class Writer:
         placed = [(self.weights.output, 0)]
         rows = self._norm(program, self.weights.final_norm, placed, is_last=True)
         self._matmul(program, placed, rows, self.logits, self.logits_stride, is_few, is_last=True)
-        ranges.check(program, self.kernels.keys, self._limits())
+        ranges.check(program, self.kernels.keys, self.limits)
         return program
 
-    def _limits(self) -> ranges.Limits:
+    @property
+    def limits(self) -> ranges.Limits:
+        """What a program of this writer may count on."""
         return ranges.Limits(
             weights_bytes=self.weights.arena.size,
             cache_bytes=self.cache.store.num_bytes,
             work_bytes=self.logits + self.logits_stride,
             scratch_bytes=self.scratch_bytes,
+            logits_stride=self.logits_stride,
             num_rows=self.max_rows,
             num_split_rows=min(SPLIT_ROWS, self.max_rows),
             num_spans=self.num_spans,

@@ -1,0 +1,151 @@
+"""A program that would reach beyond an arena is caught when it is written, whichever number of it is wrong."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny.models import FAMILIES, tiny_model
+from tiny.tensors import write_directory
+
+from kvist.cache.kv_cache import KvCache
+from kvist.checkpoint.catalog import open_checkpoint
+from kvist.kernels.layout import FIRST_FIELD, KERNEL
+from kvist.model import ranges
+from kvist.model.decoder import Decoder, load_decoder
+from kvist.model.program import Kernels, Program
+from kvist.model.writer import Writer
+from kvist.spec.cache import CacheSpec
+
+PLACES = {
+    "embedding_kernel": ("w", "out"),
+    "rotary_kernel": ("frequencies", "factor", "out"),
+    "norm_kernel": ("x", "weight", "eps", "out"),
+    "matmul_kernel": ("w", "x", "out"),
+    "append_kernel": ("q", "k", "v", "qkv", "scale", "eps"),
+    "attention_kernel": ("q", "k", "v", "out", "parts"),
+    "finish_kernel": ("out", "parts"),
+    "activation_kernel": ("gate", "out"),
+}
+SIZES = {
+    "rotary_kernel": ("count", "out_stride"),
+    "norm_kernel": ("stride", "width"),
+    "matmul_kernel": ("panels", "width", "x_stride", "out_stride"),
+    "append_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "qkv_stride", "kv_heads"),
+    "attention_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "out_stride", "kv_heads"),
+    "finish_kernel": ("out_stride", "heads"),
+    "activation_kernel": ("stride", "width"),
+}
+OPTIONAL = {
+    "embedding_kernel": ("positions",),
+    "norm_kernel": ("bias",),
+    "matmul_kernel": ("bias",),
+    "append_kernel": ("q_norm", "k_norm"),
+    "attention_kernel": ("quantised",),
+    "finish_kernel": ("quantised",),
+    "activation_kernel": ("up",),
+}
+
+
+def loaded(family: str, number: int, directory: Path, weights: str | None = None) -> Decoder:
+    write_directory(tiny_model(family, number), directory)
+    return load_decoder(open_checkpoint(directory), weights=weights, threads=2)
+
+
+def writer_of(decoder: Decoder, cache: KvCache) -> Writer:
+    return Writer(decoder.spec, decoder.decoder_spec, decoder.weights, cache, Kernels(), max_rows=256, num_threads=2)
+
+
+def cache_of(decoder: Decoder) -> KvCache:
+    return KvCache(decoder.spec, CacheSpec(k="f32", v="bf16"), num_tokens=600)
+
+
+@pytest.fixture(scope="module")
+def writers(tmp_path_factory: pytest.TempPathFactory) -> list[Writer]:
+    """Of the families between which every kernel and every optional place occurs, with 8-bit weights too."""
+    made = []
+    for family, weights in (("qwen3", "f32"), ("gpt2", "f32"), ("qwen2", "q8")):
+        decoder = loaded(family, 2, tmp_path_factory.mktemp(family), weights)  # 2 has several KV heads
+        made.append(writer_of(decoder, cache_of(decoder)))
+    return made
+
+
+def lines(program: Program, writer: Writer) -> Iterator[tuple[int, str]]:
+    for number, kernel in enumerate(program.table[:, KERNEL].tolist()):
+        yield number, writer.kernels.keys[kernel][0].__name__
+
+
+def wrong(writer: Writer, column_names: dict[str, tuple[str, ...]], number: int) -> Iterator[tuple[str, str]]:
+    """Each kernel's columns that may be set to ``number`` in its last line without the check noticing."""
+    columns = {make.__name__: columns for make, (columns, _) in ranges.EXTENTS.items()}
+    for line, name in lines(writer.write(is_few=True), writer):
+        for column in column_names.get(name, ()):
+            program = writer.write(is_few=True)
+            at = getattr(columns[name], column)
+            if column_names is OPTIONAL and program.table[line, at] < 0:
+                continue
+            program.table[line, at] = number
+            try:
+                ranges.check(program, writer.kernels.keys, writer.limits)
+            except AssertionError:
+                continue
+            yield name, column
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_every_family_stays_inside(family: str, number: int, tmp_path: Path) -> None:
+    decoder = loaded(family, number, tmp_path)
+    writer = writer_of(decoder, cache_of(decoder))
+    for is_few in (True, False):
+        ranges.check(writer.write(is_few=is_few), writer.kernels.keys, writer.limits)
+
+
+@pytest.mark.parametrize("columns", [PLACES, SIZES, OPTIONAL])
+def test_too_large_a_number_is_caught(writers: list[Writer], columns: dict[str, tuple[str, ...]]) -> None:
+    assert [found for writer in writers for found in wrong(writer, columns, 1 << 40)] == []
+
+
+def test_a_place_before_the_arena_is_caught(writers: list[Writer]) -> None:
+    assert [found for writer in writers for found in wrong(writer, PLACES, -64)] == []
+
+
+@pytest.mark.parametrize("field", ["weights_bytes", "cache_bytes", "work_bytes", "scratch_bytes"])
+def test_every_arena_is_taken_to_its_end(writers: list[Writer], field: str) -> None:
+    """The check is tight: an arena that is a page smaller is too small."""
+    for writer in writers:
+        limits = replace(writer.limits, **{field: getattr(writer.limits, field) - 4096})
+        with pytest.raises(AssertionError, match="kernel"):
+            ranges.check(writer.write(is_few=False), writer.kernels.keys, limits)
+
+
+def test_every_kernel_and_place_occurs(writers: list[Writer]) -> None:
+    found, optional = set(), set()
+    columns = {make.__name__: columns for make, (columns, _) in ranges.EXTENTS.items()}
+    for writer in writers:
+        program = writer.write(is_few=True)
+        for line, name in lines(program, writer):
+            found.add(name)
+            optional |= {
+                (name, column)
+                for column in OPTIONAL.get(name, ())
+                if program.table[line, getattr(columns[name], column)] >= 0
+            }
+    assert found == set(columns) == set(PLACES)
+    assert optional == {(name, column) for name, names in OPTIONAL.items() for column in names}
+    assert all(min(fields) == FIRST_FIELD for fields in columns.values())
+
+
+def test_a_decoder_keeps_no_cache_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kernels, "compile", lambda _: None)
+    decoder = loaded("llama", 0, tmp_path)
+    cache = cache_of(decoder)
+    decoder.prepare(cache)
+    gone = weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert gone() is None
