@@ -114,11 +114,13 @@ class Shape(NamedTuple):
 
 @inline
 def element_bytes(codec):
+    """Bytes of one number of a key or value."""
     return 4 if value(codec) == CODEC_F32 else 2
 
 
 @inline
 def record_bytes(shape):
+    """Bytes of a query's record."""
     return RECORD_HEAD + value(shape.dim) * 4
 
 
@@ -332,6 +334,7 @@ def merge(work, into, part, is_first, shape):
 
 @called
 def write_result(work, record, out, shape):
+    """Write a record's weighted values over its sum, [D] f32."""
     inverse = splat_f32(ONE / get_f32(work, record + 4), shape.dim)
     store(work, out, mul(load_f32(work, record + RECORD_HEAD, shape.dim), inverse))
 

@@ -114,6 +114,7 @@ def write_value(work, at, cache, block, slot, scratch, shape):
 
 @inline
 def check_finite(work, at, line, shape):
+    """Set the status where one of a head's numbers is NaN or infinite."""
     check = zero_f32(1, LANES)
     for i in range(0, value(shape.dim), LANES):
         check = fma(load_f32(work, at + i * 4, LANES), splat_f32(ZERO, LANES), check)

@@ -90,6 +90,7 @@ def activate(x, activation):
 
 @inline
 def report(work, line):
+    """Say in the status that this line met NaN or infinity."""
     put_i32(work, STATUS, np.int32(line + 1))
 
 
@@ -136,6 +137,7 @@ def quantise(memory, at, width, out, line):
 
 @inline
 def mean_of(memory, at, width):
+    """The mean of a row of f32 whose lanes past the width are zero."""
     total = zero_f32(1, LANES)
     for i in range(0, width, LANES):
         total = add(total, load_f32(memory, at + i * 4, LANES))
@@ -174,6 +176,7 @@ def norm_row(memory, at, width, weights, weight, bias, eps, out, kind):
 
 @inline
 def padded_width(width):
+    """``width`` rounded up to a multiple of 32, as ``layout.padded``."""
     return (width + GROUP - 1) // GROUP * GROUP
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvist.kernels.jit import SIGNATURE, inline, kernel
 from kvist.kernels.layout import GROUP, PANEL_ROWS, POSITIONS, TOKENS, fields
-from kvist.kernels.matmul import BF16, F16, F32, Q4_1, Q8_0, panel_bytes
+from kvist.kernels.matmul import BF16, F16, F32, Q4_0_BYTES, Q4_1, Q4_1_BYTES, Q8_0, Q8_0_BYTES, panel_bytes
 from kvist.kernels.simd import (
     bf16_to_f32,
     first_lane,
@@ -35,12 +35,13 @@ def half_at(weights, at):
 
 @inline
 def quantised_element(weights, panel, lane, k, form):
+    """See ``element``."""
     group, i = k // GROUP, k % GROUP
     if value(form) == Q8_0:
-        at = panel + group * 544
+        at = panel + group * Q8_0_BYTES
         q = np.float32(np.int32(np.uint8(get_i8(weights, at + i // 4 * 64 + lane * 4 + i % 4))) - 128)
         return q * half_at(weights, at + 512 + lane * 2)
-    at = panel + group * (320 if value(form) == Q4_1 else 288)
+    at = panel + group * (Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES)
     pair = np.int32(np.uint8(get_i8(weights, at + i // 8 * 64 + lane * 4 + i % 4)))
     nibble = pair >> 4 if i % 8 >= 4 else pair & 15
     scale = half_at(weights, at + 256 + lane * 2)
@@ -51,7 +52,7 @@ def quantised_element(weights, panel, lane, k, form):
 
 @inline
 def element(weights, panel, lane, k, form):
-    """Input ``k`` of row ``lane`` of a panel."""
+    """Input ``k`` of row ``lane`` of a panel, as f32."""
     if value(form) == F32:
         return get_f32(weights, panel + (k * PANEL_ROWS + lane) * 4)
     if value(form) == F16:
@@ -63,6 +64,7 @@ def element(weights, panel, lane, k, form):
 
 @inline
 def embed(row, line, program, table, weights, work, form):
+    """Write one row's embedding, [width] f32; its learned position, where there is one, is added."""
     token = table[table[TOKENS] + row]
     width = program[line, EM.width]
     panel = program[line, EM.w] + token // PANEL_ROWS * panel_bytes(program[line, EM.padded], form)

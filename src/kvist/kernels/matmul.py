@@ -54,7 +54,15 @@ from kvist.kernels.simd import (
 
 F32, F16, BF16, Q8_0, Q4_0, Q4_1 = range(6)
 FORMS = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "q4_1": Q4_1}
-GROUP_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "q8_0": 544, "q4_0": 288, "q4_1": 320}
+F32_BYTES, HALF_BYTES, Q8_0_BYTES, Q4_0_BYTES, Q4_1_BYTES = 2048, 1024, 544, 288, 320
+GROUP_BYTES = {
+    "f32": F32_BYTES,
+    "f16": HALF_BYTES,
+    "bf16": HALF_BYTES,
+    "q8_0": Q8_0_BYTES,
+    "q4_0": Q4_0_BYTES,
+    "q4_1": Q4_1_BYTES,
+}
 """Bytes that one group of 32 inputs takes in a panel of 16 output rows."""
 QUANTISED = ("q8_0", "q4_0", "q4_1")
 
@@ -88,7 +96,7 @@ def dots_q8(weights, panel, work, x, stride, width, rows, form):
     scales = x + width
     count = width // GROUP
     for g in range(count):
-        at = panel + g * 544
+        at = panel + g * Q8_0_BYTES
         prefetch(weights, at + AHEAD)
         total = mul_i32(
             splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(np.int32(-128), LANES)
@@ -107,7 +115,7 @@ def dots_q4(weights, panel, work, x, stride, width, rows, form):
     acc = zero_f32(rows, LANES)
     scales = x + width
     count = width // GROUP
-    group_bytes = 320 if value(form) == Q4_1 else 288
+    group_bytes = Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES
     zero_point = np.int32(0 if value(form) == Q4_1 else -8)
     for g in range(count):
         at = panel + g * group_bytes
@@ -140,14 +148,15 @@ def tile(weights, panel, work, x, x_stride, width, out, out_stride, bias, adds, 
 
 @inline
 def panel_bytes(width, form):
+    """Bytes of a panel of ``width`` inputs, a multiple of 32."""
     groups = width // GROUP
     if value(form) == F32:
-        return groups * 2048
+        return groups * F32_BYTES
     if value(form) <= BF16:
-        return groups * 1024
+        return groups * HALF_BYTES
     if value(form) == Q8_0:
-        return groups * 544
-    return groups * (320 if value(form) == Q4_1 else 288)
+        return groups * Q8_0_BYTES
+    return groups * (Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES)
 
 
 @inline

@@ -16,7 +16,9 @@ from kvist.kernels.matmul import BF16, F32, FORMS, Q4_0, Q4_1, Q8_0, panel_bytes
 from kvist.kernels.simd import get_i32, get_u16, put_i32, put_u16, value
 
 LOW, HIGH, BIAS = np.int32(0x0F0F0F0F), np.int32(-0x0F0F0F10), np.int32(-0x7F7F7F80)
-SOURCE_GROUP_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
+SOURCE_Q8_0, SOURCE_Q4_0, SOURCE_Q4_1 = 34, 18, 20
+SOURCE_BYTES = {"q8_0": SOURCE_Q8_0, "q4_0": SOURCE_Q4_0, "q4_1": SOURCE_Q4_1}
+"""Bytes of a group of 32 inputs in a checkpoint."""
 
 
 @inline
@@ -60,10 +62,11 @@ def pack_floats(source, at, width, target, to, lane, form):
 
 @inline
 def pack_row(source, at, width, target, to, lane, form):
+    """One row, from byte ``at`` of the source to lane ``lane`` of the panel at ``to``."""
     if value(form) < Q8_0:
         pack_floats(source, at, width, target, to, lane, form)
     else:
-        source_bytes = 34 if value(form) == Q8_0 else 20 if value(form) == Q4_1 else 18
+        source_bytes = SOURCE_Q8_0 if value(form) == Q8_0 else SOURCE_Q4_1 if value(form) == Q4_1 else SOURCE_Q4_0
         for g in range(width // GROUP):
             group_bytes = panel_bytes(GROUP, form)
             pack_group(source, at + g * source_bytes, target, to + g * group_bytes, lane, form)

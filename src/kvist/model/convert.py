@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from kvist.errors import SpecError
 from kvist.kernels.layout import GROUP, padded
+from kvist.kernels.packing import SOURCE_BYTES
 
 WEIGHTS = {"f32": "f32", "bf16": "bf16", "q8": "q8_0", "q4": "q4_1"}
 """What ``--weights`` takes, and the type it means."""
 
-BLOCK_BYTES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+"""The float types, and the bytes of a number."""
 
 
 def check_weights(name: str | None) -> None:
@@ -28,7 +29,7 @@ def check_weights(name: str | None) -> None:
 
 def row_bytes(form: str, width: int) -> int:
     """Bytes of a row of ``width`` inputs in a checkpoint."""
-    return width * ELEMENT_BYTES[form] if form in ELEMENT_BYTES else width // GROUP * BLOCK_BYTES[form]
+    return width * ELEMENT_BYTES[form] if form in ELEMENT_BYTES else width // GROUP * SOURCE_BYTES[form]
 
 
 def to_f32(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.float32]:

@@ -172,7 +172,7 @@ class Packer:
         if part.is_transposed or part.form != form:
             numbers = _floats(raw, part, width, rows)
             raw, rows = convert.from_f32(numbers, form).reshape(-1), np.arange(rows.size)
-            width = padded(width) if form in convert.BLOCK_BYTES else width
+            width = padded(width) if form in packing.SOURCE_BYTES else width
         raw.flags.writeable = False
         wanted = np.full(padded(rows.size, PANEL_ROWS), -1, np.int64)
         wanted[: rows.size] = rows
