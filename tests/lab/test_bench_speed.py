@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,9 @@ class FakeProbe:
         self.asked += 1
         return self.ceilings[min(self.asked, len(self.ceilings)) - 1]
 
+    def read_bandwidth(self) -> float:
+        return self.ceilings[0].read_bandwidth
+
 
 @pytest.fixture
 def decoder(tmp_path: Path) -> Iterator[Decoder]:
@@ -54,6 +57,7 @@ def test_the_document_has_what_scripts_rely_on(decoder: Decoder) -> None:
     assert probe.asked == 3
     for length in document["lengths"]:
         assert length["bytes_per_step"] == bytes_per_step(decoder, CacheSpec(), length["context"])
+        assert length["read_bandwidth"] == 1e15
         assert length["share_of_bandwidth"] == pytest.approx(length["bytes_per_step"] / length["tpot_s"] / 1e15)
         assert length["prefill_tokens_per_s"] == pytest.approx(length["context"] / length["ttft_s"])
         assert length["prefill_tokens_per_s_scaled"] == pytest.approx(length["prefill_tokens_per_s"] / 2)
@@ -68,10 +72,22 @@ def test_the_best_ceiling_counts(decoder: Decoder) -> None:
     assert bench.ceiling == Ceiling(1e15, 1e18, 1e12)
 
 
+def test_a_length_is_held_to_the_bandwidth_measured_around_it(decoder: Decoder) -> None:
+    class Wandering(FakeProbe):
+        def read_bandwidth(self) -> float:
+            self.asked += 1
+            return [1e14, 3e14, 2e14][self.asked % 3]
+
+    speed = bench_speed(decoder, CacheSpec(), [64], probe=Wandering([FAST]), repeats=1).lengths[0]
+    assert speed.read_bandwidth == 3e14  # of each pair the better, of those the median
+    assert speed.share_of_bandwidth == speed.bytes_per_step / speed.tpot.median_s / 3e14
+
+
 def test_a_share_above_the_ceiling_is_an_error() -> None:
-    speed = LengthSpeed(64, Timing((1.0,)), Timing((1.0,)), bytes_per_step=200, operations=10)
+    speed = LengthSpeed(64, Timing((1.0,)), Timing((1.0,)), 100.0, bytes_per_step=200, operations=10)
     with pytest.raises(KvistError, match=r"200.0% of the measured read bandwidth"):
         SpeedBench(Ceiling(100.0, 100.0, 100.0), (speed,), is_integer=True, weights_bytes=1)
+    speed = replace(speed, read_bandwidth=1000.0)
     with pytest.raises(KvistError, match="integer-dot peak"):
         SpeedBench(Ceiling(1000.0, 5.0, 100.0), (speed,), is_integer=True, weights_bytes=1)
     SpeedBench(Ceiling(1000.0, 5.0, 100.0), (speed,), is_integer=False, weights_bytes=1)

@@ -165,6 +165,6 @@ def _speed_line(bench: SpeedBench, ceiling: Ceiling, speed: LengthSpeed) -> str:
     share = f"{speed.share_of_int_dot(ceiling):.0%}" if bench.is_integer else "-"
     return (
         f"{speed.context:>8} {1e3 * tpot_s:>7.2f} ms {1 / tpot_s:>9.0f} {format_bytes(speed.bytes_per_step):>12}"
-        f" {speed.share_of_bandwidth(ceiling):>10.0%} {speed.ttft.median_s:>8.3f} s {rate:>9.0f}"
+        f" {speed.share_of_bandwidth:>10.0%} {speed.ttft.median_s:>8.3f} s {rate:>9.0f}"
         f" {rate / bench.matmul_factor:>8.0f} {share:>10}"
     )

@@ -36,9 +36,10 @@ class Ceiling:
 
 
 class CeilingProbe(Protocol):
-    """Measures the ceiling now."""
+    """Measures the ceiling now; ``read_bandwidth`` that one number, in a fraction of a second."""
 
     def measure(self) -> Ceiling: ...
+    def read_bandwidth(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -49,3 +50,6 @@ class MachineProbe:
 
     def measure(self) -> Ceiling:
         return Ceiling(read_bandwidth(self.num_threads), int_dot_peak(self.num_threads), matmul_rate(self.num_threads))
+
+    def read_bandwidth(self) -> float:
+        return read_bandwidth(self.num_threads, rounds=2)
