@@ -26,7 +26,9 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     factor = _UNITS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
-        raise SpecError(f'not a size: "{text}"; write a number with B, KiB, MiB, GiB, TiB, kB, MB, GB or TB, such as 1.5GiB')
+        raise SpecError(
+            f'not a size: "{text}"; write a number with B, KiB, MiB, GiB, TiB, kB, MB, GB or TB, such as 1.5GiB'
+        )
     return int(float(match.group(1)) * factor)
 
 
