@@ -136,6 +136,7 @@ def append(chunk, thread, line, program, table, weights, cache, work, shape):
     for g in range(share):
         head = qkv + (kv_head * share + g) * size
         prepare(work, head, q_out + g * size, angles, turned, weights, program[line, AP.q_norm], eps, scale, shape)
+        check_finite(work, q_out + g * size, line, shape)
     key = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
     k_in, v_in = qkv + (kv_heads * share + kv_head) * size, qkv + (kv_heads * share + kv_heads + kv_head) * size
     prepare(work, k_in, key, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
