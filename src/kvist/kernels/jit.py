@@ -35,14 +35,27 @@ IS_JIT_OFF = bool(config.DISABLE_JIT)
 
 
 def cache_root() -> Path:
-    """Where all versions' compiled kernels live: ``$KVIST_CACHE_DIR``, else the user's cache directory."""
+    """Where all versions' compiled kernels live: ``$KVIST_CACHE_DIR``, else the user's cache directory.
+
+    A user without a home has a directory of their own among the system's temporary files.
+    """
     if os.environ.get("KVIST_CACHE_DIR"):
         return Path(os.environ["KVIST_CACHE_DIR"])
+    if os.environ.get("XDG_CACHE_HOME") and sys.platform not in ("darwin", "win32"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "kvist"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return _temporary_root()
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "kvist"
+        return home / "Library" / "Caches" / "kvist"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "kvist"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvist"
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "kvist"
+    return home / ".cache" / "kvist"
+
+
+def _temporary_root() -> Path:
+    return Path(tempfile.gettempdir()) / f"kvist-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 
 
 @functools.cache
@@ -59,18 +72,22 @@ def cache_key() -> str:
 @functools.cache
 def cache_directory() -> Path | None:
     """The directory of this version's compiled kernels, made if need be; None where none can be written."""
-    fallback = Path(tempfile.gettempdir()) / f"kvist-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-    for root in (cache_root(), fallback):
-        directory = root / "kernels" / cache_key()
+    for root in (cache_root, _temporary_root):
         try:
+            directory = root() / "kernels" / cache_key()
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if hasattr(os, "getuid") and directory.stat().st_uid != os.getuid():
-                continue
+            if not all(_is_trusted(path) for path in (directory, directory.parent, root())):
+                continue  # compiled code is run: it must not be another user's to write or to swap
             with tempfile.TemporaryFile(dir=directory):
                 return directory
         except OSError:
             continue
     return None
+
+
+def _is_trusted(path: Path) -> bool:
+    """Whether the path is this user's own, or the system's."""
+    return not hasattr(os, "getuid") or path.stat().st_uid in (0, os.getuid())
 
 
 def _cached(dispatcher: Any) -> Any:
