@@ -111,7 +111,7 @@ def test_the_key_tells_processors_and_sources_apart(monkeypatch: pytest.MonkeyPa
     jit.cache_key.cache_clear()
     monkeypatch.setattr(Path, "read_bytes", lambda path: b"changed" if path.name == "matmul.py" else b"")
     changed = jit.cache_key()
-    monkeypatch.setattr(Path, "read_bytes", lambda path: b"")
+    monkeypatch.setattr(Path, "read_bytes", lambda _: b"")
     jit.cache_key.cache_clear()
     assert jit.cache_key() != changed
     monkeypatch.undo()
