@@ -18,6 +18,7 @@ from kvist.kernels.simd import (
     first_lane,
     fma,
     get_f32,
+    get_i32,
     keep_lanes,
     load_f32,
     max_lanes,
@@ -90,8 +91,9 @@ def activate(x, activation):
 
 @inline
 def report(work, line):
-    """Say in the status that this line met NaN or infinity."""
-    put_i32(work, STATUS, np.int32(line + 1))
+    """Say in the status that this line met NaN or infinity, unless an earlier one did."""
+    if get_i32(work, STATUS) == 0:
+        put_i32(work, STATUS, np.int32(line + 1))
 
 
 @inline
