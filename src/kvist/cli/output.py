@@ -5,6 +5,7 @@ With ``--json`` the last line of stdout is one JSON document and everything for 
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -66,6 +67,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except MemoryError:
             fail("out of memory; take a smaller model, --context or --kv-budget")
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                _forget_stdout()
             fail(f"the system refused: {error}")
 
     return run
