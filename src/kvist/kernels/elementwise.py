@@ -139,10 +139,10 @@ def quantise(memory, at, width, out, line):
 
 @inline
 def mean_of(memory, at, width):
-    """The mean of a row of f32 whose lanes past the width are zero."""
+    """The mean of a row of f32; lanes past the width don't count."""
     total = zero_f32(1, LANES)
     for i in range(0, width, LANES):
-        total = add(total, load_f32(memory, at + i * 4, LANES))
+        total = add(total, keep_lanes(load_f32(memory, at + i * 4, LANES), i, 0, width, ZERO))
     return sum_lanes(total) / F(width)
 
 
