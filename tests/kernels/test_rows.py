@@ -8,7 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-from proof.line import Arena, new_table, new_work, run_line
+from proof.line import Arena, made, new_table, new_work, run_line
 from tiny.blocks import WEIGHT_TYPES, packed, unpacked, wild
 from tiny.stream import Stream
 
@@ -69,7 +69,7 @@ def run_norm(kind: str, x: Array, weight: Array, bias: Array | None, is_quantise
     scratch, row = work.room(wide), num_quantised_bytes(wide) if is_quantised else 4 * wide
     out = work.room(len(outputs), row, dtype=np.uint8)
     table = new_table(scratch=scratch, lists=(outputs,), **{str(OUTPUTS): TABLE_HEAD})
-    kernel = elementwise.norm_kernel(elementwise.NORMS[kind], int(is_quantised))
+    kernel = made(elementwise.norm_kernel, elementwise.NORMS[kind], int(is_quantised))
     run_line(
         kernel, elementwise.NORM, len(outputs), weights=weights, work=work, table=table, x=at, stride=4 * wide,
         width=width, out=out, out_stride=row, is_last=1, **offsets,
@@ -192,7 +192,7 @@ def check_activation(kind: str, is_gated: bool, width: int, segment: int) -> Non
         row = num_quantised_bytes(wide) if is_quantised else 4 * wide
         out = work.room(ROWS, row, dtype=np.uint8)
         run_line(
-            elementwise.activation_kernel(elementwise.ACTIVATIONS[kind], is_quantised), elementwise.ACT,
+            made(elementwise.activation_kernel, elementwise.ACTIVATIONS[kind], is_quantised), elementwise.ACT,
             ROWS * -(-wide // segment), weights=Arena(), work=work, table=new_table(scratch=scratch), gate=at,
             up=at + 4 * padded(width, 16) if is_gated else -1, stride=stride, width=width, segment=segment, out=out,
             out_stride=row,
@@ -241,8 +241,8 @@ def test_embeddings_are_the_files_numbers(form: str, is_learned: bool) -> None:
             lists=(tokens, positions), **{str(NUM_ROWS): 5, str(TOKENS): TABLE_HEAD, str(POSITIONS): TABLE_HEAD + 5}
         )
         run_line(
-            embedding.embedding_kernel(matmul.FORMS[form]), embedding.EM, 5, weights=weights, work=work, table=table,
-            w=w, width=width, padded=padded(width), out=out, out_stride=4 * padded(width),
+            made(embedding.embedding_kernel, matmul.FORMS[form]), embedding.EM, 5, weights=weights, work=work,
+            table=table, w=w, width=width, padded=padded(width), out=out, out_stride=4 * padded(width),
             positions=at if is_learned else -1,
         )  # fmt: skip
         expected = matrix.values[tokens] + (learned[positions] if is_learned else np.float32(0))
@@ -285,8 +285,8 @@ def test_rotary_positions_to_a_million() -> None:
     out = work.room(len(positions), 2, 16)
     table = new_table(lists=(positions,), **{str(POSITIONS): TABLE_HEAD})
     run_line(
-        rotary.rotary_kernel(), rotary.ROPE, len(positions), weights=weights, work=work, table=table, frequencies=at,
-        count=16, factor=factor, out=out, out_stride=128,
+        made(rotary.rotary_kernel), rotary.ROPE, len(positions), weights=weights, work=work, table=table,
+        frequencies=at, count=16, factor=factor, out=out, out_stride=128,
     )  # fmt: skip
     cosine, sine = work.get(out, len(positions), 2, 16).swapaxes(0, 1)
     angles = (np.array(positions, np.float32)[:, None] * frequencies).astype(np.float64)

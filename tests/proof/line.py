@@ -1,7 +1,9 @@
-"""One line of a program by itself: arrays get places in an arena, its kernel is run chunk by chunk, the result is read."""
+"""One line of a program by itself: arrays get places in an arena, its kernel is run, and what it wrote is read."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,12 @@ def new_table(*, scratch: int = 0, lists: tuple[list[int], ...] = (), **numbers:
     for index, number in numbers.items():
         table[int(index)] = number
     return np.concatenate([table, *(np.array(part, np.int64) for part in lists)])
+
+
+@functools.cache
+def made(make: Callable[..., Any], *constants: int) -> Any:
+    """The kernel ``make(*constants)``, made once: each making reads it from the disk and links it anew."""
+    return make(*constants)
 
 
 NO_CACHE = np.zeros(64, np.uint8)

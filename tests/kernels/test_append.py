@@ -1,0 +1,138 @@
+"""What append makes of a row: queries normed, turned and scaled; keys and values in their slots, and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from proof.heads import Heads, stored
+from proof.line import Arena, made, new_work, run_line
+from tiny.stream import Stream
+
+from kvist.kernels import attention, blocks
+from kvist.kernels.layout import BLOCK_TOKENS, SCRATCH, STATUS
+from kvist.model.table import Part, lower
+
+Array = np.ndarray[Any, Any]
+ULP = 2.0**-24
+ROWS, HELD = 7, 13
+EPS = np.float32(1e-5)
+
+
+def turned(x: Array, cosine: Array, sine: Array) -> Array:
+    """Dims i and i + half of x [T, H, D] turned by row's angles [T, half], each step rounded to f32."""
+    half = cosine.shape[1]
+    c, s = cosine[:, None], sine[:, None]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return np.concatenate([a * c - b * s, b * c + a * s, rest], axis=-1)
+
+
+def normed(x: Array, weight: Array) -> Array:
+    wide = x.astype(np.float64)
+    return wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + EPS) * weight
+
+
+def append(
+    heads: Heads, q: Array, k: Array, v: Array, cosine: Array, sine: Array, weights_qk: list[Array] | None
+) -> Any:
+    """Run append after HELD tokens; return (queries [T, H, D], the cache, the sequence, the status)."""
+    cache = heads.new_cache(64, 2)
+    other, sequence = cache.new_sequence(), cache.new_sequence()
+    other.grow(3)
+    sequence.grow(HELD)
+    sequence.grow(len(q))
+    lowered = lower([Part(sequence, [0] * len(q))], tile_rows=16, split_rows=4, split_chunks=1)
+    weights, work = Arena(), new_work()
+    scale, eps = weights.put(np.array([0.25], np.float32)), weights.put(np.array([EPS]))
+    norms = [weights.put(weight) for weight in weights_qk] if weights_qk else [-1, -1]
+    qkv = work.put(np.concatenate([x.reshape(len(x), -1) for x in (q, k, v)], axis=1))
+    angles = work.put(np.concatenate([cosine, sine], axis=1))
+    out = work.room(heads.kv_heads, len(q), heads.share, heads.dim)
+    lowered.table[SCRATCH] = work.room(16 * heads.dim)
+    codecs = attention.CODECS[heads.k_codec], attention.CODECS[heads.v_codec]
+    run_line(
+        made(blocks.append_kernel, heads.dim, *codecs), blocks.AP, len(q) * heads.kv_heads, weights=weights, work=work,
+        table=lowered.table, cache=cache.store.arena, kv_heads=heads.kv_heads, share=heads.share, qkv=qkv,
+        qkv_stride=(heads.num_heads + 2 * heads.kv_heads) * heads.dim * 4, q=out,
+        q_head=len(q) * heads.share * heads.dim * 4, angles=angles, angles_stride=8 * cosine.shape[1],
+        turned=2 * cosine.shape[1], scale=scale, q_norm=norms[0], k_norm=norms[1], eps=eps,
+        **dataclasses.asdict(cache.store.places[0]),
+    )  # fmt: skip
+    queries = work.get(out, heads.kv_heads, len(q), heads.share, heads.dim).swapaxes(0, 1).reshape(q.shape)
+    return queries, cache, sequence, int(work.get(STATUS, 1, dtype=np.int32)[0])
+
+
+def slots(cache: Any, sequence: Any, heads: Heads) -> tuple[Array, Array]:
+    """Keys and values that the sequence's blocks hold [T, K, D] as f32, in kernels.attention's layout."""
+    place, dim = cache.store.places[0], heads.dim
+    arena, pairs = cache.store.arena, (BLOCK_TOKENS * dim * (4 if heads.k_codec == "f32" else 2))
+    keys, values = [], []
+    for position in range(sequence.num_tokens):
+        block, slot = int(sequence.tables[0].blocks[position // BLOCK_TOKENS]), position % BLOCK_TOKENS
+        for head in range(heads.kv_heads):
+            k = arena[place.k + head * place.k_head + block * place.k_block :][:pairs]
+            v = arena[place.v + head * place.v_head + block * place.v_block :][:pairs]
+            if heads.k_codec == "f32":
+                keys.append(k.view(np.float32).reshape(dim, 16)[:, slot])
+                values.append(v.view(np.float32).reshape(16, dim)[slot])
+            else:
+                keys.append(widened(k.view(np.uint16).reshape(dim // 2, 16, 2)[:, slot].reshape(-1)))
+                values.append(widened(v.view(np.uint16).reshape(8, dim, 2)[slot // 2, :, slot % 2]))
+    shape = sequence.num_tokens, heads.kv_heads, dim
+    return np.array(keys).reshape(shape), np.array(values).reshape(shape)
+
+
+def widened(bits: Array) -> Array:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def numbers(heads: Heads) -> tuple[Array, Array, Array]:
+    sizes = {"q": heads.num_heads, "k": heads.kv_heads, "v": heads.kv_heads}
+    q, k, v = (Stream(2, name).normal((ROWS, size, heads.dim)) for name, size in sizes.items())
+    return q, k, v
+
+
+def angles(half: int) -> tuple[Array, Array]:
+    x = Stream(2, "angles").normal((ROWS, half)).astype(np.float64)
+    return np.cos(x).astype(np.float32), np.sin(x).astype(np.float32)
+
+
+@pytest.mark.parametrize("half", [0, 4, 8, 16, 32], ids=lambda half: f"{2 * half} dims turned")
+@pytest.mark.parametrize("codec", ["f32", "bf16"])
+def test_rows_are_turned_scaled_and_stored_to_the_bit(codec: str, half: int) -> None:
+    heads = Heads(64, 3, k_codec=codec, v_codec=codec)
+    (q, k, v), (cosine, sine) = numbers(heads), angles(half)
+    queries, cache, sequence, status = append(heads, q, k, v, cosine, sine, None)
+    assert status == 0
+    assert np.array_equal(queries, turned(q, cosine, sine) * np.float32(0.25))
+    keys, values = slots(cache, sequence, heads)
+    assert np.array_equal(keys[HELD:], stored(turned(k, cosine, sine), codec))
+    assert np.array_equal(values[HELD:], stored(v, codec))
+    num_written = (cache.store.arena != 0xFF).sum()
+    assert num_written <= 2 * k.size * (4 if codec == "f32" else 2)
+    assert np.isnan(keys[:HELD]).all()
+    assert np.isnan(values[:HELD]).all()
+
+
+def test_norms_of_queries_and_keys() -> None:
+    """Before rotation; one sum of squares, a root, a division and two products apart from exact."""
+    heads = Heads(64, 3)
+    (q, k, v), (cosine, sine) = numbers(heads), angles(32)
+    weights_qk = [Stream(2, name).normal((64,)) + 1 for name in ("q norm", "k norm")]
+    queries, cache, sequence, _ = append(heads, q, k, v, cosine, sine, weights_qk)
+    keys, _ = slots(cache, sequence, heads)
+    for found, x, weight, scale in ((queries, q, weights_qk[0], 0.25), (keys[HELD:], k, weights_qk[1], 1)):
+        exact = turned(normed(x, weight), cosine.astype(np.float64), sine.astype(np.float64)) * scale
+        assert np.abs(found - exact).max() <= 16 * ULP * np.abs(normed(x, weight)).max() * scale
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"])
+def test_what_is_not_finite_is_reported(which: int, bad: float) -> None:
+    heads = Heads(64, 3)
+    for dim in (0, 17, 63):
+        qkv = numbers(heads)
+        qkv[which][3, -1, dim] = bad
+        assert append(heads, *qkv, *angles(0), None)[3] == 1
