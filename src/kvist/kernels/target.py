@@ -18,6 +18,8 @@ from kvist.errors import UnsupportedError
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _AVX2_NAMES = ("haswell", "broadwell", "skylake", "znver1", "znver2", "znver3", "x86-64-v3", "alderlake")
+_OLD_NAMES = ("generic", "x86-64", "x86-64-v2")
+_FLOOR = ("avx2", "fma", "f16c")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def features() -> frozenset[str]:
     if config.CPU_FEATURES is not None:
         listed = {f[1:] for f in str(config.CPU_FEATURES).split(",") if f.startswith("+")}
         if config.CPU_NAME in _AVX2_NAMES:
-            listed |= {"avx2", "fma", "f16c"}
+            listed |= set(_FLOOR)
         return frozenset(listed)
     if config.CPU_NAME == "generic":
         return frozenset()
@@ -58,15 +60,21 @@ def current() -> Target:
 
 
 def check_supported() -> None:
-    """Raise UnsupportedError where this processor is older than kvist's floor."""
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        host = binding.get_host_cpu_features()
-        missing = [name for name in ("avx2", "fma", "f16c") if not host.get(name)]
-        if missing:
-            raise UnsupportedError(
-                f"this processor lacks {', '.join(missing)}; kvist needs AVX2 with FMA and F16C (x86, 2013 on) or "
-                "NEON (64-bit Arm)"
-            )
+    """Raise UnsupportedError where this processor, or the one that Numba is told of, is older than kvist's floor."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return
+    host = binding.get_host_cpu_features()
+    missing = [name for name in _FLOOR if not host.get(name)]
+    if missing:
+        raise UnsupportedError(
+            f"this processor lacks {', '.join(missing)}; kvist needs AVX2 with FMA and F16C (x86, 2013 on) or "
+            "NEON (64-bit Arm)"
+        )
+    if config.CPU_NAME in _OLD_NAMES and not features().issuperset(_FLOOR):
+        raise UnsupportedError(
+            f"NUMBA_CPU_NAME={config.CPU_NAME} says that there is no AVX2, FMA and F16C, which kvist needs; unset it, "
+            "or name a processor that has them, such as haswell"
+        )
 
 
 def _call(builder, name, result, args):

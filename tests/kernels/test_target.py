@@ -1,0 +1,95 @@
+"""Which instructions kernels are compiled with, and which processors are refused in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kvist.errors import UnsupportedError
+from kvist.kernels import target
+
+EVERYTHING = "+avx2,+fma,+f16c,+avx512f,+avx512bw,+avx512vl,+avx512vnni"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing remembered, and a processor of x86 that has it all."""
+    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
+    host(monkeypatch, EVERYTHING)
+    told(monkeypatch, None, None)
+    yield
+    monkeypatch.undo()
+    target.features.cache_clear()
+    target.current.cache_clear()
+
+
+def host(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
+    found = {name[1:]: name[0] == "+" for name in features.split(",")}
+    monkeypatch.setattr(target.binding, "get_host_cpu_features", lambda: found)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, name: str | None, features: str | None) -> None:
+    """As NUMBA_CPU_NAME and NUMBA_CPU_FEATURES tell it."""
+    monkeypatch.setattr(target.config, "CPU_NAME", name)
+    monkeypatch.setattr(target.config, "CPU_FEATURES", features)
+    target.features.cache_clear()
+    target.current.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (EVERYTHING, "avx512vnni"),
+        (EVERYTHING.replace("+avx512vnni", "-avx512vnni"), "avx512"),
+        ("+avx2,+fma,+f16c,-avx512f", "avx2"),
+        ("+avx2,+fma,+f16c,+avxvnni", "avx2"),
+    ],
+)
+def test_the_hosts_instructions(monkeypatch: pytest.MonkeyPatch, features: str, expected: str) -> None:
+    host(monkeypatch, features)
+    assert target.current().name == expected
+    target.check_supported()
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "expected"),
+    [
+        ("haswell", "", "avx2"),
+        ("x86-64-v3", "", "avx2"),
+        ("skylake-avx512", "+avx2,+fma,+f16c,+avx512f,+avx512bw,+avx512vl", "avx512"),
+        ("haswell", None, "avx512vnni"),  # Numba then adds the host's
+        (None, "+avx2,+fma,+f16c", "avx2"),
+    ],
+)
+def test_what_numba_is_told(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, features: str | None, expected: str
+) -> None:
+    told(monkeypatch, name, features)
+    assert target.current().name == expected
+    target.check_supported()
+
+
+def test_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target.platform, "machine", lambda: "aarch64")
+    host(monkeypatch, "+neon,+fp-armv8")
+    assert target.current().name == "neon"
+    target.check_supported()
+
+
+def test_an_old_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    host(monkeypatch, "+sse4.2,-avx2,-fma,+f16c")
+    with pytest.raises(UnsupportedError, match=r"this processor lacks avx2, fma; kvist needs AVX2 with FMA") as error:
+        target.check_supported()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["generic", "x86-64", "x86-64-v2"])
+def test_an_old_processors_name_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """LLVM would end the process where it doesn't find a half-precision conversion."""
+    told(monkeypatch, name, "")
+    with pytest.raises(UnsupportedError, match=f"NUMBA_CPU_NAME={name} says that there is no AVX2") as error:
+        target.check_supported()
+    assert "\n" not in str(error.value)
+    told(monkeypatch, name, "+avx2,+fma,+f16c")
+    target.check_supported()
