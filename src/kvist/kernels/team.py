@@ -31,10 +31,10 @@ class Team:
         if self._process != os.getpid():
             self._start()
         self._job = job = (kernels, program, control, table, weights, cache, work)
-        for lock in self._locks:
-            if lock.locked():
-                lock.release()
         try:
+            for lock in self._locks:
+                if lock.locked():
+                    lock.release()
             run(kernels, 0, *job[1:])
         except BaseException:
             control[ABORT] = 1
