@@ -1,7 +1,7 @@
 """Whole passes over packed weights, against the lesson with the same numbers and the same int8 inputs.
 
-With the same int8 inputs the two agree to float rounding, except where that rounding tips a code over: such a row is off
-by about a step of the int8 form. So most rows are held to rounding, and all of them to a few steps.
+With the same int8 inputs the two agree to float rounding, except where that rounding tips a code over: such a row is
+off by about a step of the int8 form. So most rows are held to rounding, and all of them to a few steps.
 """
 
 from __future__ import annotations
