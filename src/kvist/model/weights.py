@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvist.checkpoint.files import Checkpoint, find_tensor
-from kvist.errors import CheckpointError
-from kvist.kernels import packing
+from kvist.errors import CheckpointError, UnsupportedError
+from kvist.kernels import matmul, packing
 from kvist.kernels.layout import PANEL_ROWS, padded
 from kvist.kernels.matmul import FORMS, GROUP_BYTES
 from kvist.kernels.static import Static
@@ -128,9 +128,16 @@ class Packer:
     ) -> list[tuple[Matrix, int]]:
         """Place parts that are used together; returns each matrix with the first output row it makes.
 
-        Parts of one type become one matrix, whose rows start at multiples of 16 as the parts' sizes allow.
+        Parts of one type become one matrix, whose rows start at multiples of 16 as the parts' sizes allow. Raises
+        UnsupportedError where some are quantised and others not: they read the same rows, which are int8 or f32.
         """
         wanted = [target or self._weights or part.form for part in parts]
+        if len({form in matmul.QUANTISED for form in wanted}) > 1:
+            types = ", ".join(f"{part.name} {part.form}" for part in parts)
+            raise UnsupportedError(
+                f"tensors that are used together are quantised and not ({types}), which isn't supported; "
+                "load all of them as one type with --weights q8"
+            )
         is_one = len(set(wanted)) == 1 and all(part.rows.size % PANEL_ROWS == 0 for part in parts[:-1])
         groups = [parts] if is_one else [[part] for part in parts]
         bias_groups = [biases] if is_one else [[bias] for bias in biases]
