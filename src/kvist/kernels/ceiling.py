@@ -45,6 +45,8 @@ DOT_ROUNDS = 20_000
 DOT_WIDTH = 8
 """Independent sums in flight: more than a multiplier's latency."""
 SMALLEST_BYTES = 256 << 20
+ORDINARY = 0x38
+"""A byte of which ordinary numbers are made, in f32 and in f16: some processors are a hundred times slower at tiny ones."""
 
 
 @inline
@@ -122,7 +124,7 @@ def _best_s(
     program[0, FIRST_FIELD : FIRST_FIELD + len(fields)] = fields
     table, cache = np.zeros(TABLE_HEAD, np.int64), np.zeros(64, np.uint8)
     table[NUM_ROWS] = rows
-    work = np.full(WORK_HEAD + (16 << 20), 3, np.uint8)
+    work = np.full(WORK_HEAD + (16 << 20), ORDINARY, np.uint8)
     kernels, times = jit.addresses([compiled]), []
     for _ in range(rounds + 1):
         control = np.zeros(CONTROL_HEAD + COUNTERS, np.int64)
@@ -173,7 +175,7 @@ def int_dot_peak(num_threads: int, rounds: int = 7) -> float:
 def matmul_rate(num_threads: int, rounds: int = 7) -> float:
     """Operations a second of the 4-bit matmul itself: 256 rows times a matrix of [3072, 576], from cache."""
     rows, width, panels = 256, 576, 192
-    weights = np.full(panels * (width // 32) * matmul.GROUP_BYTES["q4_1"], 1, np.uint8)
+    weights = np.full(panels * (width // 32) * matmul.GROUP_BYTES["q4_1"], ORDINARY, np.uint8)
     x_stride = quantised_row_bytes(width)
     values = {
         "w": 0,
