@@ -11,7 +11,7 @@ from proof.heads import Heads, stored
 from proof.line import Arena, made, new_work, run_line
 from tiny.stream import Stream
 
-from kvist.kernels import attention, blocks
+from kvist.kernels import blocks, spans
 from kvist.kernels.layout import BLOCK_TOKENS, SCRATCH, STATUS
 from kvist.model.table import Part, lower
 
@@ -51,7 +51,7 @@ def append(
     angles = work.put(np.concatenate([cosine, sine], axis=1))
     out = work.room(heads.kv_heads, len(q), heads.share, heads.dim)
     lowered.table[SCRATCH] = work.room(16 * heads.dim)
-    codecs = attention.CODECS[heads.k_codec], attention.CODECS[heads.v_codec]
+    codecs = spans.CODECS[heads.k_codec], spans.CODECS[heads.v_codec]
     run_line(
         made(blocks.append_kernel, heads.dim, *codecs), blocks.AP, len(q) * heads.kv_heads, weights=weights, work=work,
         table=lowered.table, cache=cache.store.arena, kv_heads=heads.kv_heads, share=heads.share, qkv=qkv,
@@ -65,7 +65,7 @@ def append(
 
 
 def slots(cache: Any, sequence: Any, heads: Heads) -> tuple[Array, Array]:
-    """Keys and values that the sequence's blocks hold [T, K, D] as f32, in kernels.attention's layout."""
+    """Keys and values that the sequence's blocks hold [T, K, D] as f32, in kernels.spans' layout."""
     place, dim = cache.store.places[0], heads.dim
     arena, pairs = cache.store.arena, (BLOCK_TOKENS * dim * (4 if heads.k_codec == "f32" else 2))
     keys, values = [], []

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
-from kvist.kernels import attention, blocks
+from kvist.kernels import attention, blocks, spans
 from kvist.kernels.layout import SCRATCH
 from kvist.model.table import Part, lower
 from kvist.spec.cache import CacheSpec
@@ -75,7 +75,7 @@ def attend(
         [Part(sequence, [0] * len(q)) for sequence, q, _, _ in parts],
         tile_rows=tile_rows, split_rows=split_rows, split_chunks=split_chunks,
     )  # fmt: skip
-    rows, codecs = lowered.num_rows, (attention.CODECS[heads.k_codec], attention.CODECS[heads.v_codec])
+    rows, codecs = lowered.num_rows, (spans.CODECS[heads.k_codec], spans.CODECS[heads.v_codec])
     weights, work = Arena(), new_work()
     scale, eps = weights.put(np.array([1 / np.sqrt(dim)], np.float32)), weights.put(np.zeros(1, np.float32))
     qkv = work.put(
@@ -84,7 +84,7 @@ def attend(
     place = {"q": work.room(rows, heads.num_heads, dim), "q_head": rows * share * dim * 4}
     out = work.room(rows, heads.num_heads, dim)
     records = max(1, cache.num_tokens // 128) * rows * heads.num_heads
-    kept = work.room(records, attention.RECORD_HEAD + 4 * dim, dtype=np.uint8)
+    kept = work.room(records, spans.RECORD_HEAD + 4 * dim, dtype=np.uint8)
     lowered.table[SCRATCH] = work.room(attention.scratch_bytes(dim, tile_rows * share) + 8 * dim, dtype=np.uint8)
     place |= dataclasses.asdict(cache.store.places[0]) | {"kv_heads": kv_heads, "share": share}
     arenas = {"weights": weights, "work": work, "table": lowered.table, "cache": cache.store.arena}

@@ -2,7 +2,7 @@
 
 Layout, per layer group, then per layer: for each KV head the keys of all blocks, then for each KV head the values of
 all blocks. A head's neighbouring blocks are neighbours in memory, so that reading them is one stream. Inside a block K
-is transposed, so that a vector of 16 scores needs no horizontal sum (``kernels.attention`` has the shapes). Knows no
+is transposed, so that a vector of 16 scores needs no horizontal sum (``kernels.spans`` has the shapes). Knows no
 sequences.
 """
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from kvist.kernels.attention import CODEC_BF16, Shape
 from kvist.kernels.elementwise import inverse_root, mean_square, report
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import BLOCK_TOKENS, GROUPS, LANES, SCRATCH, SCRATCH_STRIDE, fields
@@ -32,6 +31,7 @@ from kvist.kernels.simd import (
     value,
     zero_f32,
 )
+from kvist.kernels.spans import CODEC_BF16, Shape
 
 ZERO = np.float32(0)
 

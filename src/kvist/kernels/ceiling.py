@@ -46,7 +46,7 @@ DOT_WIDTH = 8
 """Independent sums in flight: more than a multiplier's latency."""
 SMALLEST_BYTES = 256 << 20
 ORDINARY = 0x38
-"""A byte of which ordinary numbers are made, in f32 and in f16: some processors are a hundred times slower at tiny ones."""
+"""A byte that makes ordinary numbers, in f32 and in f16: some processors are a hundred times slower at tiny ones."""
 
 
 @inline

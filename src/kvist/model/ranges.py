@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary
+from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans
 from kvist.kernels.layout import FIRST_FIELD, GROUP, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
 from kvist.model.program import Key, Program
 from kvist.spec.cache import BLOCK_TOKENS
 
 FORM_NAMES = {number: name for name, number in matmul.FORMS.items()}
-ELEMENT_BYTES = {attention.CODEC_F32: 4, attention.CODEC_BF16: 2}
+ELEMENT_BYTES = {spans.CODEC_F32: 4, spans.CODEC_BF16: 2}
 
 
 @dataclass(frozen=True)

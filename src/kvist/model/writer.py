@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
-from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, target
+from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, target
 from kvist.kernels.layout import GROUP, SPAN_TOKENS, padded, quantised_row_bytes
 from kvist.model import ranges
 from kvist.model.families import DecoderSpec
@@ -228,7 +228,7 @@ class Writer:
         }
 
     def _codecs(self) -> tuple[int, int]:
-        return attention.CODECS[self.cache.spec.k_codec], attention.CODECS[self.cache.spec.v_codec]
+        return spans.CODECS[self.cache.spec.k_codec], spans.CODECS[self.cache.spec.v_codec]
 
     def _append(self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace) -> None:
         values = {
