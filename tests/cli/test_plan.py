@@ -160,6 +160,11 @@ def test_a_window_or_a_policy_caps_every_layer(kvist: Command, config: str) -> N
     for option in (("--window", "4096"), ("--retention", "window:4096"), ("--retention", "sinks:4+4092")):
         found = kvist("plan", config, *option, "--context", "8192", "--json").json["kv"]
         assert found["window_bytes_per_token"] == {"4096": 131072}
+    h2o = kvist("plan", config, "--retention", "h2o:1024", "--context", "8192", "--json").json["kv"]
+    assert h2o["sequence_bytes"] == (1024 + 64) * 131072
+    prompt = ("--context", "8192", "--prompt", "4096")
+    snapkv = kvist("plan", config, "--retention", "snapkv:1024", *prompt, "--json").json["kv"]
+    assert snapkv["sequence_bytes"] == (1024 + 4096) * 131072
     assert kvist("plan", config, "--retention", "all", "--json").json["kv"]["full_bytes_per_token"] == 131072
 
 
@@ -196,7 +201,7 @@ def test_check_compares_with_the_engine(kvist: Command, tmp_path: Path, monkeypa
     done = kvist("plan", written(tmp_path, TINY), "--check", "--engine", "vllm")
     assert (done.code, done.err) == (
         1,
-        "error: --check compares with kvist itself; leave out --engine, --tp, --window and --retention\n",
+        "error: --check compares with kvist itself; leave out --engine, --tp and --window\n",
     )
 
 
@@ -254,6 +259,9 @@ def test_a_picture(kvist: Command, config: str, tmp_path: Path, ending: str) -> 
         (("--preemption", "2"), "--preemption must be between 0 and 1, got 2"),
         (("--plot", "x.bmp"), 'can\'t draw into "x.bmp"'),
         (("--engine", "vllm", "--kv", "int4"), 'vllm keeps no "int4" cache'),
+        (("--engine", "vllm", "--retention", "window:9"), "vllm keeps all tokens of a layer, got --retention window:9"),
+        (("--engine", "llama.cpp", "--retention", "h2o:64"), "llama.cpp keeps all tokens of a layer"),
+        (("--retention", "h2o:64", "--kv", "int4"), "h2o:64 moves single tokens to other blocks, and int4 encodes"),
         (("--batched-tokens", "0", "--engine", "vllm"), "--batched-tokens and --pool-blocks must be at least 1"),
     ],
 )

@@ -15,6 +15,7 @@ import typer
 from kvist.cli.interrupt import EndsProcess
 from kvist.engine.request import SamplingParams
 from kvist.spec.cache import CODECS, CacheSpec, check_codec
+from kvist.spec.retention import ALL, parse_retention
 
 if TYPE_CHECKING:
     from kvist.engine.capacity import Capacity
@@ -29,6 +30,12 @@ Model = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document as the last line of stdout.")]
 Kv = Annotated[str, typer.Option("--kv", metavar="CODEC", help=f"How keys and values are kept: {', '.join(CODECS)}.")]
+Retention = Annotated[
+    str,
+    typer.Option(
+        "--retention", metavar="POLICY", help="Which tokens are kept: all, window:N, sinks:S+N, h2o:N or snapkv:N."
+    ),
+]
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The chat template's system message.")]
 
 
@@ -87,6 +94,7 @@ class LoadOptions:
     kv: Kv = DEFAULT_KV
     kv_k: Annotated[str | None, typer.Option("--kv-k", metavar="CODEC", help="How keys are kept.")] = None
     kv_v: Annotated[str | None, typer.Option("--kv-v", metavar="CODEC", help="How values are kept.")] = None
+    retention: Retention = str(ALL)
     kv_budget: Annotated[
         str | None,
         typer.Option(
@@ -107,7 +115,7 @@ class LoadOptions:
     def cache(self) -> CacheSpec:
         for option, codec in (("--kv", self.kv), ("--kv-k", self.kv_k), ("--kv-v", self.kv_v)):
             check_codec(codec or self.kv, option)
-        return CacheSpec(self.kv, self.kv_k, self.kv_v)
+        return CacheSpec(self.kv, self.kv_k, self.kv_v, parse_retention(self.retention))
 
     def capacity(self, files: ModelFiles) -> Capacity:
         """Return the tokens that the cache will hold, before anything is loaded. Raises CapacityError."""

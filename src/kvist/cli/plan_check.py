@@ -31,7 +31,7 @@ def check(name: str, made: Plan, out: Output) -> dict[str, Any]:
     """
     settings = made.settings
     if settings.engine.name != "kvist" or settings.tensor_parallel > 1 or settings.window is not None:
-        raise SpecError("--check compares with kvist itself; leave out --engine, --tp, --window and --retention")
+        raise SpecError("--check compares with kvist itself; leave out --engine, --tp and --window")
     from kvist.llm import LLM
 
     context = min(made.context, made.source.context_length)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from kvist.cli.options import Retention
 from kvist.errors import SpecError
 from kvist.planner.devices import DEVICES
 from kvist.planner.engine import Engine, KvistEngine
@@ -17,6 +18,7 @@ from kvist.planner.settings import PlanSettings
 from kvist.planner.vllm import DEFAULT_BATCHED_TOKENS, VllmEngine
 from kvist.planner.weight_types import BITS
 from kvist.spec.cache import PRICED_CODECS, CacheSpec, check_codec
+from kvist.spec.retention import ALL, parse_retention
 from kvist.spec.state import STATE_BYTES
 from kvist.units import parse_bytes
 
@@ -47,15 +49,7 @@ class CacheOptions:
     window: Annotated[
         int | None, typer.Option(metavar="TOKENS", help="Let every layer keep no more than the last TOKENS.")
     ] = None
-    retention: Annotated[
-        str | None,
-        typer.Option(metavar="POLICY", help="all, window:N, sinks:S+N, h2o:N or snapkv:N, as a number of tokens."),
-    ] = None
-
-    @property
-    def kept_tokens(self) -> int | None:
-        """The cap that --window or --retention sets."""
-        return self.window if self.retention is None else _kept(self.retention)
+    retention: Retention = str(ALL)
 
 
 @dataclass(frozen=True)
@@ -141,7 +135,7 @@ def settings(
     given = _size("--weight-bytes", memory.weight_bytes)
     return PlanSettings(
         context=cache.context,
-        cache=CacheSpec(cache.kv, cache.kv_k, cache.kv_v),
+        cache=CacheSpec(cache.kv, cache.kv_k, cache.kv_v, parse_retention(cache.retention)),
         state_codec=cache.state_dtype,
         encoder_tokens=cache.encoder_tokens,
         engine=_engine(memory),
@@ -155,7 +149,7 @@ def settings(
         weight_type=memory.weights,
         weight_bytes=given or (weights_bytes if memory.weights is None else None),
         users=users.users,
-        window=cache.kept_tokens,
+        window=cache.window,
         prompt_tokens=users.prompt,
     )
 
@@ -185,16 +179,3 @@ def _engine(memory: MemoryOptions) -> Engine:
     if memory.engine in ("llama.cpp", "llamacpp", "llama-cpp"):
         return LlamaCppEngine()
     raise SpecError(f'unknown engine "{memory.engine}" for --engine; known: {", ".join(ENGINES)}')
-
-
-def _kept(policy: str) -> int | None:
-    """Return how many tokens a retention policy keeps, None for all."""
-    kind, _, number = policy.partition(":")
-    if policy == "all":
-        return None
-    parts = number.split("+") if kind == "sinks" else [number]
-    if kind not in ("window", "sinks", "h2o", "snapkv") or len(parts) != (2 if kind == "sinks" else 1):
-        raise SpecError(f'unknown policy "{policy}" for --retention; known: all, window:N, sinks:S+N, h2o:N, snapkv:N')
-    if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in parts):
-        raise SpecError(f'--retention {kind} takes a number of tokens, got "{number}"')
-    return sum(int(part) for part in parts)

@@ -41,6 +41,7 @@ def _kv(plan: Plan) -> dict[str, Any]:
     return {
         "k": plan.settings.cache.k_codec,
         "v": plan.settings.cache.v_codec,
+        "retention": str(plan.settings.cache.retention),
         "full_bytes_per_token": footprint.full_bytes_per_token,
         "window_bytes_per_token": {str(window): size for window, size in footprint.window_bytes_per_token.items()},
         "constant_bytes": footprint.constant_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kvist.errors import SpecError
 from kvist.spec.cache import BLOCK_TOKENS, KVIST, PRICED_CODECS, CacheSpec, Price
 from kvist.spec.footprint import STEP_TOKENS, Footprint
 from kvist.spec.model import ModelSpec
@@ -47,6 +48,14 @@ class Engine(Protocol):
 
     def report(self, footprint: Footprint, num_tokens: int, kv_budget_bytes: int | None) -> dict[str, Any]:
         """What the engine itself would say: its blocks and its own counts, as JSON."""
+
+
+def check_keeps_all(name: str, spec: CacheSpec) -> None:
+    """Raise SpecError where another engine is asked for a retention, which only kvist has."""
+    if spec.retention.kind != "all":
+        raise SpecError(
+            f"{name} keeps all tokens of a layer, got --retention {spec.retention}; --window N plans its layers capped"
+        )
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,11 @@ def _bytes(size: int) -> str:
 
 def _group(plan: Plan, group: LayerGroup) -> list[str]:
     layer, context = group.layer, plan.context
-    seen = group.num_seen_tokens(context)
+    seen = group.num_seen_tokens(context, plan.settings.prompt_tokens)
     tokens = f"{context:,} tokens"
-    if group.window is not None:
-        tokens = f"min({context:,} tokens, {layer.kind} of {group.window:,}) = {seen:,} tokens"
+    if group.most_seen_tokens is not None:
+        name = layer.kind if group.retention.kind == "all" else f"{group.retention}, at most"
+        tokens = f"min({context:,} tokens, {name} of {group.most_seen_tokens:,}) = {seen:,} tokens"
     names = _names(layer, plan.settings.cache)
     return [
         f"{len(group.layers)} layers x {names} = {group.token_bytes:,} B a token",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kvist.planner.hardware import Device
 from kvist.planner.weight_types import step_bytes
+from kvist.spec.cache import LayerGroup
 from kvist.spec.footprint import Footprint
 from kvist.spec.model import LayerSpec, ModelSpec
 from kvist.spec.parameters import Parameters
@@ -52,7 +53,7 @@ class Roofline:
         Every rank reads its own part, replicated heads too.
         """
         rank = self.footprint.on_rank(self.num_ranks)
-        return (rank.sequence_bytes(num_tokens) + rank.state_bytes) * self.num_ranks
+        return (rank.read_bytes(num_tokens) + rank.state_bytes) * self.num_ranks
 
     def weight_read_bytes(self, num_tokens: int) -> float:
         """Bytes of weights that a step of ``num_tokens`` rows reads."""
@@ -76,7 +77,8 @@ class Roofline:
         table = self.parameters.output or self.parameters.embedding
         matrices = 2 * (self.parameters.multiplied - table) * num_tokens + 2 * table
         return matrices + sum(
-            _prefill_pairs(layer, num_tokens) * _pair_operations(layer) for layer in self.model.layers
+            _prefill_pairs(self._seen(layer, num_tokens), num_tokens) * _pair_operations(layer)
+            for layer in self.model.layers
         )
 
     def ttft_s(self, num_tokens: int) -> float:
@@ -112,18 +114,17 @@ class Roofline:
         return operations / self.peak if self.peak else 0.0
 
     def _attention(self, num_tokens: int) -> int:
-        return sum(_seen(layer, num_tokens) * _pair_operations(layer) for layer in self.model.layers)
+        return sum(self._seen(layer, num_tokens) * _pair_operations(layer) for layer in self.model.layers)
+
+    def _seen(self, layer: LayerSpec, num_tokens: int) -> int:
+        """The most tokens that a query of a sequence sees in a layer, which may read another one's cache."""
+        if layer.kind not in ("full", "window", "chunked", "mla"):
+            return 0
+        return LayerGroup(layer, (), self.footprint.spec).num_seen_tokens(num_tokens, self.footprint.prompt_tokens)
 
 
-def _seen(layer: LayerSpec, num_tokens: int) -> int:
-    if layer.kind not in ("full", "window", "chunked", "mla"):
-        return 0
-    return num_tokens if layer.window is None else min(num_tokens, layer.window)
-
-
-def _prefill_pairs(layer: LayerSpec, num_tokens: int) -> int:
-    """Pairs of query and key in a causal prompt."""
-    seen = _seen(layer, num_tokens)
+def _prefill_pairs(seen: int, num_tokens: int) -> int:
+    """Pairs of query and key in a causal prompt whose last query sees ``seen`` tokens."""
     return seen * (seen + 1) // 2 + (num_tokens - seen) * seen
 
 

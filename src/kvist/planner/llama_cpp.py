@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvist.errors import SpecError
+from kvist.planner.engine import check_keeps_all
 from kvist.spec.cache import CacheSpec, LayerGroup, Price
 from kvist.spec.footprint import Footprint
 from kvist.spec.model import ModelSpec
@@ -55,8 +56,9 @@ class LlamaCppEngine:
     state_codecs: tuple[str, ...] = ("f32",)
     price: Price = Price(_head_bytes, _head_bytes, _F32_BYTES)  # noqa: RUF009 - frozen, and made of functions
 
-    def check(self, _spec: CacheSpec) -> None:
-        """All codecs have a type there."""
+    def check(self, spec: CacheSpec) -> None:
+        """All codecs have a type there; raise SpecError for a retention of our own."""
+        check_keeps_all(self.name, spec)
 
     def cache_bytes(self, footprint: Footprint, num_tokens: int) -> int:
         """Bytes of the cells of one sequence."""

@@ -40,7 +40,12 @@ class Plan:
         """The cache of one sequence, all ranks together counted once."""
         settings = self.settings
         return Footprint(
-            self.model, settings.cache, settings.state_codec, settings.encoder_tokens, settings.engine.price
+            self.model,
+            settings.cache,
+            settings.state_codec,
+            settings.encoder_tokens,
+            settings.engine.price,
+            settings.prompt_tokens,
         )
 
     @cached_property

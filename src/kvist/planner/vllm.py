@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvist.errors import SpecError
+from kvist.planner.engine import check_keeps_all
 from kvist.spec.cache import CacheSpec, Price
 from kvist.spec.footprint import Footprint
 from kvist.spec.model import ModelSpec
@@ -169,7 +170,8 @@ class VllmEngine:
     price: Price = Price(_head_bytes, _index_bytes)  # noqa: RUF009 - frozen, and made of functions
 
     def check(self, spec: CacheSpec) -> None:
-        """Raise SpecError for int4, and for keys and values kept differently."""
+        """Raise SpecError for int4, for keys and values kept differently, and for a retention of our own."""
+        check_keeps_all(self.name, spec)
         for codec in (spec.k_codec, spec.v_codec):
             if codec not in self.codecs:
                 raise SpecError(f'vllm keeps no "{codec}" cache; known there: f32, bf16, int8 (its fp8)')

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from kvist.errors import SpecError
 from kvist.spec.model import LayerSpec, ModelSpec
+from kvist.spec.retention import ALL, RetentionSpec
 from kvist.spec.state import CONV_ELEMENT_BYTES
 
 BLOCK_TOKENS = 16
@@ -26,6 +27,9 @@ CODECS: tuple[str, ...] = ("f32", "bf16")
 
 PRICED_CODECS: tuple[str, ...] = ("f32", "bf16", "int8", "int4")
 """Codecs whose bytes are known here, for plans."""
+
+RETENTIONS: tuple[str, ...] = ("all",)
+"""Kinds of retention that the engine has; ``spec.retention`` knows what all of them take."""
 
 _BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
 _SCALE_BYTES = {"f32": 0, "bf16": 0, "int8": 2, "int4": 2}
@@ -67,16 +71,26 @@ def check_codec(codec: str, option: str, known: tuple[str, ...] = CODECS) -> Non
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """How keys and values are kept: ``CacheSpec(codec="bf16")``, or K and V apart with ``k`` and ``v``."""
+    """How keys and values are kept: ``CacheSpec(codec="bf16")``, or K and V apart with ``k`` and ``v``.
+
+    ``retention`` says which tokens' (``parse_retention("sinks:4+1020")``).
+    """
 
     codec: str = "bf16"
     k: str | None = None
     v: str | None = None
+    retention: RetentionSpec = ALL
 
     def __post_init__(self) -> None:
         check_codec(self.codec, "codec", PRICED_CODECS)
         check_codec(self.k_codec, "k", PRICED_CODECS)
         check_codec(self.v_codec, "v", PRICED_CODECS)
+        sealed = [codec for codec in (self.k_codec, self.v_codec) if codec in _TAIL_CODEC]
+        if self.retention.is_scored and sealed:
+            raise SpecError(
+                f"{self.retention} moves single tokens to other blocks, and {sealed[0]} encodes whole blocks; take "
+                "another codec, or window:N or sinks:S+N"
+            )
 
     @property
     def k_codec(self) -> str:
@@ -87,9 +101,11 @@ class CacheSpec:
         return self.v or self.codec
 
     def check_runs(self) -> None:
-        """Raise SpecError unless the engine keeps a cache in these codecs, not only prices it."""
+        """Raise SpecError unless the engine keeps a cache like this, not only prices it."""
         check_codec(self.k_codec, "K")
         check_codec(self.v_codec, "V")
+        if self.retention.kind not in RETENTIONS:
+            raise SpecError(f"retention {self.retention} is only priced yet; the engine has {', '.join(RETENTIONS)}")
 
     def layer_token_bytes(self, layer: LayerSpec, price: Price = KVIST) -> int:
         """Bytes of one token in one attention layer."""
@@ -120,8 +136,28 @@ class LayerGroup:
     price: Price = KVIST
 
     @property
+    def retention(self) -> RetentionSpec:
+        return self.spec.retention
+
+    @property
     def window(self) -> int | None:
-        return self.layer.window
+        """The tokens that a query sees at most, itself included, sinks aside; None: all."""
+        return self.window_at(self.retention.starts_at)
+
+    @property
+    def num_sinks(self) -> int:
+        """The first tokens that later queries go on seeing; layers with a window of their own have none."""
+        return self.retention.num_sinks if self.layer.window is None else 0
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether tokens are chosen by the attention they get; layers with a window of their own keep that."""
+        return self.retention.is_scored and self.layer.window is None
+
+    def window_at(self, position: int) -> int | None:
+        """The window of the query at ``position``: the layer's own or the retention's, the smaller one."""
+        found = [size for size in (self.layer.window, self.retention.window_at(position)) if size is not None]
+        return min(found, default=None)
 
     @property
     def token_bytes(self) -> int:
@@ -143,34 +179,72 @@ class LayerGroup:
         return len(self.layers) * self.spec.layer_tail_bytes(self.layer)
 
     def first_kept(self, num_tokens: int) -> int:
-        """The first position that the query at position ``num_tokens`` or a later one can still see."""
-        if self.window is None:
+        """The first position, sinks aside, that the query at position ``num_tokens`` or a later one can still see.
+
+        In a scored group it is a slot: 0, always.
+        """
+        window = self.window_at(num_tokens)
+        if window is None:
             return 0
-        if self.layer.kind == "chunked":
-            return num_tokens // self.window * self.window
-        return max(0, num_tokens - self.window + 1)
+        first = max(0, num_tokens - window + 1)
+        if self.layer.kind == "chunked" and self.layer.window is not None:
+            first = max(first, num_tokens // self.layer.window * self.layer.window)
+        return first
 
-    def num_seen_tokens(self, num_tokens: int) -> int:
+    def num_slots(self, num_tokens: int, prompt_tokens: int | None = None) -> int:
+        """Slots of the block table that a sequence of ``num_tokens`` fills or has filled, between two steps.
+
+        ``prompt_tokens`` of them are its prompt (None: all of them).
+        """
+        if not self.is_scored:
+            return num_tokens
+        return self.retention.num_slots(num_tokens, num_tokens if prompt_tokens is None else prompt_tokens)
+
+    @property
+    def most_seen_tokens(self) -> int | None:
+        """The most tokens that any query sees, itself included, however long a sequence is; None: no bound."""
+        if self.is_scored:
+            return self.retention.most_slots
+        return None if self.window is None else self.window + self.num_sinks
+
+    def num_seen_tokens(self, num_tokens: int, prompt_tokens: int | None = None) -> int:
         """The most tokens that any query of a sequence of ``num_tokens`` saw, itself included."""
-        return num_tokens if self.window is None else min(num_tokens, self.window)
+        if self.is_scored:
+            return self.retention.peak_slots(num_tokens, num_tokens if prompt_tokens is None else prompt_tokens)
+        return num_tokens if self.most_seen_tokens is None else min(num_tokens, self.most_seen_tokens)
 
-    def num_logical_tokens(self, num_tokens: int) -> int:
+    def num_read_tokens(self, num_tokens: int, prompt_tokens: int | None = None) -> int:
+        """Tokens that the last query of a sequence of ``num_tokens`` reads, its own included."""
+        if self.is_scored:
+            return self.num_slots(num_tokens, prompt_tokens)
+        return self.num_seen_tokens(num_tokens)
+
+    def num_logical_tokens(self, num_tokens: int, prompt_tokens: int | None = None) -> int:
         """Tokens that a sequence of ``num_tokens`` still needs."""
-        return num_tokens - self.first_kept(num_tokens)
+        return self.num_slots(num_tokens, prompt_tokens) - max(0, self.first_kept(num_tokens) - self.num_sinks)
 
-    def num_blocks(self, num_tokens: int) -> int:
+    def num_blocks(self, num_tokens: int, prompt_tokens: int | None = None) -> int:
         """Blocks that a sequence of ``num_tokens`` holds between two steps."""
-        return num_blocks(num_tokens) - min(self.first_kept(num_tokens) // BLOCK_TOKENS, num_blocks(num_tokens))
+        whole = num_blocks(self.num_slots(num_tokens, prompt_tokens))
+        first, end = self.dropped_blocks(num_tokens)
+        return whole - max(0, min(end, whole) - first)
+
+    def dropped_blocks(self, num_tokens: int) -> tuple[int, int]:
+        """The first of the blocks that a sequence of ``num_tokens`` has given back, and the one after the last."""
+        first = num_blocks(self.num_sinks)
+        return first, max(first, self.first_kept(num_tokens) // BLOCK_TOKENS)
 
     def peak_blocks(self, num_tokens: int, step_tokens: int) -> int:
         """The most blocks that a sequence growing to ``num_tokens`` holds, in steps of at most ``step_tokens``.
 
         A step's first query still needs its window while the step's last token is already written.
         """
+        if self.is_scored:
+            return num_blocks(self.retention.peak_slots(num_tokens, num_tokens))
         whole = num_blocks(num_tokens)
         if self.window is None:
             return whole
-        return min(whole, num_blocks(self.window - 1 + step_tokens) + 1)
+        return min(whole, num_blocks(self.window - 1 + step_tokens) + 1 + num_blocks(self.num_sinks))
 
 
 def num_blocks(num_tokens: int) -> int:
@@ -192,15 +266,20 @@ def bytes_per_token(model: ModelSpec, spec: CacheSpec) -> int:
     return sum(group.token_bytes for group in layer_groups(model, spec))
 
 
-def logical_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int) -> int:
-    """Bytes of the keys and values that a sequence of ``num_tokens`` needs, unrounded."""
-    return sum(group.token_bytes * group.num_logical_tokens(num_tokens) for group in layer_groups(model, spec))
+def logical_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int, prompt_tokens: int | None = None) -> int:
+    """Bytes of the keys and values that a sequence of ``num_tokens`` needs, unrounded.
+
+    ``prompt_tokens`` of them are its prompt (None: all of them).
+    """
+    groups = layer_groups(model, spec)
+    return sum(group.token_bytes * group.num_logical_tokens(num_tokens, prompt_tokens) for group in groups)
 
 
-def allocated_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int) -> int:
+def allocated_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int, prompt_tokens: int | None = None) -> int:
     """Bytes of the blocks that a sequence of ``num_tokens`` holds between two steps."""
     return sum(
-        group.block_bytes * group.num_blocks(num_tokens) + group.tail_bytes for group in layer_groups(model, spec)
+        group.block_bytes * group.num_blocks(num_tokens, prompt_tokens) + group.tail_bytes
+        for group in layer_groups(model, spec)
     )
 
 

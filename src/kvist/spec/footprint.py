@@ -19,7 +19,8 @@ STEP_TOKENS = 256
 class Footprint:
     """The cache of one sequence of a model, at the prices of some engine.
 
-    ``encoder_tokens`` None takes the model's own.
+    ``encoder_tokens`` None takes the model's own. ``prompt_tokens`` are a sequence's prompt (None: all of it), on which
+    depends what ``snapkv`` keeps.
     """
 
     model: ModelSpec
@@ -27,6 +28,7 @@ class Footprint:
     state_codec: str = "f32"
     encoder_tokens: int | None = None
     price: Price = KVIST
+    prompt_tokens: int | None = None
 
     @property
     def groups(self) -> tuple[LayerGroup, ...]:
@@ -35,15 +37,15 @@ class Footprint:
     @property
     def full_bytes_per_token(self) -> int:
         """Bytes that every token keeps for as long as the sequence lives."""
-        return sum(group.token_bytes for group in self.groups if group.window is None)
+        return sum(group.token_bytes for group in self.groups if group.most_seen_tokens is None)
 
     @property
     def window_bytes_per_token(self) -> dict[int, int]:
-        """Bytes that a token keeps while it is in a window (or chunk), by the window's length."""
+        """Bytes that a token keeps while it is in a window (or chunk), by the most tokens seen, sinks among them."""
         sizes: dict[int, int] = {}
         for group in self.groups:
-            if group.window is not None:
-                sizes[group.window] = sizes.get(group.window, 0) + group.token_bytes
+            if group.most_seen_tokens is not None:
+                sizes[group.most_seen_tokens] = sizes.get(group.most_seen_tokens, 0) + group.token_bytes
         return dict(sorted(sizes.items()))
 
     @property
@@ -76,7 +78,12 @@ class Footprint:
 
         A window counts whole, the query's own token included: full x T + sum(window x min(T, W)) + constant.
         """
-        tokens = sum(group.token_bytes * group.num_seen_tokens(num_tokens) for group in self.groups)
+        tokens = sum(group.token_bytes * group.num_seen_tokens(num_tokens, self.prompt_tokens) for group in self.groups)
+        return tokens + self.constant_bytes
+
+    def read_bytes(self, num_tokens: int) -> int:
+        """Bytes that the last token of a sequence of ``num_tokens`` reads: what was moved out for good isn't there."""
+        tokens = sum(group.token_bytes * group.num_read_tokens(num_tokens, self.prompt_tokens) for group in self.groups)
         return tokens + self.constant_bytes
 
     def allocated_bytes(self, num_tokens: int) -> int:
@@ -87,7 +94,8 @@ class Footprint:
         """
         total = self.constant_bytes
         for group in self.groups:
-            blocks = max(group.num_blocks(num_tokens), num_blocks(group.num_seen_tokens(num_tokens)))
+            seen = num_blocks(group.num_seen_tokens(num_tokens, self.prompt_tokens))
+            blocks = max(group.num_blocks(num_tokens, self.prompt_tokens), seen)
             total += group.block_bytes * blocks + group.tail_bytes
         return total
 
