@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from kvist.cache.block_table import Table
 from kvist.cache.kv_cache import KvCache
-from kvist.cache.sequence import Sequence, Table
+from kvist.cache.sequence import Sequence
 from kvist.errors import CapacityError
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, allocated_bytes, logical_bytes
 from kvist.spec.model import ModelSpec

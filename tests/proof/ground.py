@@ -43,6 +43,7 @@ def logits_in(decoder: Decoder, cache: KvCache, token_ids: list[int], chunks: li
     while start < len(token_ids):
         size = next(sizes, size)
         rows.append(decoder.forward([Part(sequence, token_ids[start : start + size], "all")]))
+        sequence.drop_unseen()
         start += size
     sequence.release()
     return np.concatenate(rows)
@@ -109,6 +110,8 @@ class History(RuleBasedStateMachine):
             expected.append(self.ground.expected[text][first:end])
         if parts:
             assert differing(self.ground.decoder.forward(parts), np.concatenate(expected)) == []
+            for part in parts:
+                part.sequence.drop_unseen()
 
     @precondition(lambda self: self.sequences)
     @rule(number=st.integers(0, 3), part=st.floats(0, 1), text=st.integers(0, 1))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as TokenIds
+from weakref import WeakSet
+
+from kvist.cache.chain import Chain, Scope, root_hash, token_key
 from kvist.cache.pool import BlockPool
+from kvist.cache.prefix import PrefixIndex
 from kvist.cache.sequence import Sequence
 from kvist.cache.store import Store
 from kvist.errors import CapacityError
-from kvist.spec.cache import CacheSpec, layer_groups, pool_bytes
+from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, layer_groups, pool_blocks, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.units import format_bytes
@@ -15,7 +22,11 @@ from kvist.units import format_bytes
 class KvCache:
     """Room for ``num_sequences`` sequences of ``num_tokens`` each, grown in steps of at most ``step_tokens``.
 
-    Reserved and touched at once; ``pool_bytes`` is ``spec.cache.pool_bytes`` of the same numbers times the sequences.
+    With a ``budget`` in bytes, for as many more as fit it. Reserved and touched at once; without a budget,
+    ``pool_bytes`` is ``spec.cache.pool_bytes`` of the same numbers times the sequences.
+
+    ``identity`` names what computes the keys and values: blocks are found only under the same. ``clock`` gives seconds.
+    Not to be used by two threads at once.
 
     Raises:
         CapacityError: the memory isn't there.
@@ -30,6 +41,9 @@ class KvCache:
         num_tokens: int,
         num_sequences: int = 1,
         step_tokens: int = STEP_TOKENS,
+        budget: int | None = None,
+        identity: bytes = b"",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         spec.check_runs()
         if num_tokens < 1:
@@ -40,18 +54,59 @@ class KvCache:
         self.spec = spec
         self.num_tokens = num_tokens
         self.groups = layer_groups(model, spec)
-        num_blocks = tuple(num_sequences * group.peak_blocks(num_tokens, step_tokens) for group in self.groups)
+        num_blocks = pool_blocks(self.groups, num_tokens, step_tokens, num_sequences=num_sequences, budget=budget)
         self.store = Store(self.groups, num_blocks)
         self.pools = tuple(BlockPool(count) for count in num_blocks)
+        self.index = PrefixIndex(self.pools, clock)
+        self.sequences: WeakSet[Sequence] = WeakSet()
+        self._identity = identity
 
     @property
     def pool_bytes(self) -> int:
         """Bytes that are reserved, whoever uses them."""
         return self.store.num_bytes
 
-    def new_sequence(self) -> Sequence:
-        return Sequence(self)
+    @property
+    def num_available(self) -> tuple[int, ...]:
+        """Blocks of each group's pool that can be handed out: free ones, and cached ones that would be evicted."""
+        return tuple(pool.num_available for pool in self.pools)
+
+    def scope(self, *, salt: str = "", retention: object = None) -> Scope:
+        """Return who may share: the same model, codecs, retention and salt."""
+        codecs = [f"{group.layers} {group.spec.k_codec} {group.spec.v_codec}" for group in self.groups]
+        parts = [*codecs, "all" if retention is None else str(retention), salt]
+        return Scope(root_hash([self._identity, *(part.encode() for part in parts)]), self.groups)
+
+    def new_sequence(self, *, salt: str = "", is_shared: bool = True, retention: object = None) -> Sequence:
+        """Return an empty sequence.
+
+        It finds and publishes blocks of its ``salt`` alone, and none at all unless ``is_shared``.
+        """
+        scope = self.scope(salt=salt, retention=retention)
+        return Sequence(self, scope, is_shared=is_shared, retention=retention)
+
+    def chain(self, token_ids: TokenIds[int], *, salt: str = "", retention: object = None) -> Chain:
+        """Return a prompt to look up with ``num_cached`` and ``is_being_computed``: hashed once, however often."""
+        return Chain(self.scope(salt=salt, retention=retention), token_key(token_ids))
+
+    def num_cached(self, chain: Chain) -> int:
+        """Return how many tokens ``Sequence.reuse`` would find now. Changes nothing."""
+        return self.index.find(chain).num_tokens
+
+    def is_being_computed(self, chain: Chain, num_cached: int) -> bool:
+        """Whether a running sequence has planned the block that follows the first ``num_cached`` tokens.
+
+        Who waits for it never waits for one that waits: only running sequences hold marks.
+        """
+        number = num_cached // BLOCK_TOKENS
+        return number < len(chain.hashes) and chain.hashes[number] in self.index.pending
+
+    def clear(self) -> None:
+        """Forget all blocks that nobody holds, and let those in use not be found."""
+        self.index.clear()
 
     def check(self) -> None:
+        """Assert that every block is free, cached or held by as many sequences as it counts."""
         for pool in self.pools:
             pool.check()
+        self.index.check()

@@ -56,10 +56,31 @@ class Store:
                 self.places[layer_number] = LayerPlace(number, size, k_head, k_block, v, v_head, v_block)
                 size = v + layer.num_kv_heads * v_head
         self.arena = _reserve(size)
+        self.halves = tuple(
+            _halves(self.arena, self.places[group.layers[0]], len(group.layers), group.layer.num_kv_heads, count)
+            for group, count in zip(groups, num_blocks, strict=True)
+        )
 
     @property
     def num_bytes(self) -> int:
         return int(self.arena.nbytes)
+
+    def copy_block(self, group: int, source: int, target: int, into: Store | None = None) -> None:
+        """Copy a group's block, all layers and heads, onto another one, here or in a store of the same groups."""
+        for mine, other in zip(self.halves[group], (into or self).halves[group], strict=True):
+            other[:, :, target] = mine[:, :, source]
+
+
+def _halves(
+    arena: npt.NDArray[np.uint8], place: LayerPlace, num_layers: int, num_heads: int, num_blocks: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Views of a group's keys and values, [L, K, blocks, bytes of a head's block]; its layers stand one by one."""
+    layer = num_heads * (place.k_head + place.v_head)
+    k, v = (
+        np.ndarray((num_layers, num_heads, num_blocks, block), np.uint8, arena, at, (layer, head, block, 1))
+        for at, head, block in ((place.k, place.k_head, place.k_block), (place.v, place.v_head, place.v_block))
+    )
+    return k, v
 
 
 def _reserve(num_bytes: int) -> npt.NDArray[np.uint8]:

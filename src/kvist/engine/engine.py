@@ -71,6 +71,7 @@ class Engine:
         with self._lock:
             before = self._decoder.num_forward_tokens
             rows = self._decoder.forward([Part(sequence, token_ids, logits)])
+            sequence.drop_unseen()
             return rows, self._decoder.num_forward_tokens - before
 
     def usage(self, sequence: Sequence | None) -> KvUsage:

@@ -143,11 +143,14 @@ class ModelUnderTest:
         for start in range(0, len(token_ids), step):
             piece = token_ids[start : start + step]
             logits = self.decoder.forward([Part(self.sequence, piece, "last" if start + step > last else "none")])
+            self.sequence.drop_unseen()
         return self._choose(logits[-1])
 
     def step(self, token_id: int) -> int:
         """Append one token; return the next."""
-        return self._choose(self.decoder.forward([Part(self.sequence, [token_id], "last")])[-1])
+        logits = self.decoder.forward([Part(self.sequence, [token_id], "last")])
+        self.sequence.drop_unseen()
+        return self._choose(logits[-1])
 
     def _choose(self, logits: npt.NDArray[np.float32]) -> int:
         return choose_token(logits, _GREEDY, self._history, seed=0, choice=0, position=self.sequence.num_tokens)

@@ -102,7 +102,8 @@ class Decoder:
     def forward(self, parts: Many[Part]) -> npt.NDArray[np.float32]:
         """Append each part's tokens to its sequence; returns the logits asked for [rows, V], in the parts' order.
 
-        All sequences belong to one cache, and all parts together have at most ``step_tokens`` tokens.
+        All sequences belong to one cache, and all parts together have at most ``step_tokens`` tokens. Blocks that left
+        a window are still held, so that these tokens can be taken back: ``Sequence.drop_unseen`` gives them back.
 
         Raises:
             CapacityError: the cache has too few free blocks; then nothing has changed.
@@ -122,8 +123,6 @@ class Decoder:
                 for part in grown:
                     part.sequence.truncate(part.sequence.num_tokens - len(part.token_ids))
                 raise
-            for part in parts:
-                part.sequence.drop_unseen()
             self.num_forward_tokens += sum(len(part.token_ids) for part in parts)
             return logits
 

@@ -289,3 +289,27 @@ def pool_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int, step_tokens: 
         group.block_bytes * group.peak_blocks(num_tokens, step_tokens) + group.tail_bytes
         for group in layer_groups(model, spec)
     )
+
+
+def pool_blocks(
+    groups: tuple[LayerGroup, ...],
+    num_tokens: int,
+    step_tokens: int,
+    *,
+    num_sequences: int = 1,
+    budget: int | None = None,
+) -> tuple[int, ...]:
+    """Blocks to reserve for each group: enough for ``num_sequences`` sequences that grow to ``num_tokens`` each.
+
+    With a ``budget`` in bytes, which must hold those, as many sequences as fit it; what it leaves goes to the groups
+    without a window (all, where each has one), as many blocks to each: there short sequences take most.
+    """
+    peaks = [group.peak_blocks(num_tokens, step_tokens) for group in groups]
+    one = sum(group.block_bytes * peak for group, peak in zip(groups, peaks, strict=True))
+    if budget is None or not one:
+        return tuple(num_sequences * peak for peak in peaks)
+    assert budget >= num_sequences * one, (budget, num_sequences, one)
+    count = budget // one
+    growing = [group for group in groups if group.window is None] or groups
+    more = (budget - count * one) // sum(group.block_bytes for group in growing)
+    return tuple(count * peak + (more if group in growing else 0) for group, peak in zip(groups, peaks, strict=True))
