@@ -12,10 +12,17 @@ from kvist.cache.block_table import Table
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.errors import CapacityError
-from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, allocated_bytes, logical_bytes
+from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, allocated_bytes, layer_groups, logical_bytes
 from kvist.spec.model import ModelSpec
+from kvist.spec.retention import ALL, RetentionSpec
 
 NUM_TOKENS, STEP_TOKENS = 150, 40
+retentions = st.one_of(
+    st.just(ALL),
+    st.builds(lambda n: RetentionSpec("window", n), st.integers(1, 60)),
+    st.builds(lambda s, n: RetentionSpec("sinks", n, s), st.integers(1, 40), st.integers(1, 60)),
+    st.builds(lambda s, n: RetentionSpec("sinks", n, s, starts_at=s + n), st.integers(1, 10), st.integers(1, 90)),
+)
 
 
 class SequenceMachine(RuleBasedStateMachine):
@@ -23,17 +30,18 @@ class SequenceMachine(RuleBasedStateMachine):
 
     sequences = Bundle("sequences")
 
-    @initialize(model=models, num_sequences=st.integers(1, 3))
-    def start(self, model: ModelSpec, num_sequences: int) -> None:
-        self.model, self.spec = model, CacheSpec()
+    @initialize(model=models, num_sequences=st.integers(1, 3), retention=retentions)
+    def start(self, model: ModelSpec, num_sequences: int, retention: RetentionSpec) -> None:
+        self.model, self.spec, self.retention = model, CacheSpec(retention=retention), retention
         self.cache = KvCache(
-            model, self.spec, num_tokens=NUM_TOKENS, num_sequences=num_sequences, step_tokens=STEP_TOKENS
+            model, CacheSpec(), num_tokens=NUM_TOKENS, num_sequences=num_sequences, step_tokens=STEP_TOKENS
         )
+        self.groups = layer_groups(model, self.spec)
         self.written: dict[Sequence, list[list[int]]] = {}
 
     @rule(target=sequences)
     def new(self) -> Sequence:
-        sequence = self.cache.new_sequence()
+        sequence = self.cache.new_sequence(retention=self.retention)
         self.written[sequence] = [[] for _ in self.cache.groups]
         return sequence
 
@@ -61,7 +69,7 @@ class SequenceMachine(RuleBasedStateMachine):
         wanted = int(part * sequence.num_tokens)
         kept = sequence.truncate(wanted)
         assert kept in (0, wanted)
-        if all(group.window is None for group in self.cache.groups):
+        if all(group.window is None for group in self.groups):
             assert kept == wanted
         assert sequence.num_tokens == kept
         for blocks in self.written[sequence]:
@@ -78,11 +86,12 @@ class SequenceMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         self.cache.check()
-        for number, (group, pool) in enumerate(zip(self.cache.groups, self.cache.pools, strict=True)):
+        for number, (group, pool) in enumerate(zip(self.groups, self.cache.pools, strict=True)):
             held = [block for sequence in self.written for block in sequence.tables[number].held]
             assert len(set(held)) == len(held) == pool.num_used
             for sequence, written in self.written.items():
-                for position in range(group.first_kept(sequence.num_tokens), sequence.num_tokens):
+                later = range(group.first_kept(sequence.num_tokens), sequence.num_tokens)
+                for position in (*range(min(group.num_sinks, sequence.num_tokens)), *later):
                     block = int(sequence.tables[number].blocks[position // BLOCK_TOKENS])
                     assert written[number][position] == block
                     assert block in sequence.tables[number].held
@@ -144,9 +153,12 @@ def test_growth_that_does_not_fit_one_group_takes_from_none() -> None:
     sequence.grow(160)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["extend", "cut", "drop"]), st.integers(0, 90)), max_size=40))
-def test_table_is_a_list_with_a_start(actions: list[tuple[str, int]]) -> None:
-    table, numbers, first, fresh = Table(), [], 0, 0
+@given(
+    st.lists(st.tuples(st.sampled_from(["extend", "cut", "drop"]), st.integers(0, 90)), max_size=40),
+    st.integers(0, 3),
+)
+def test_table_is_a_list_with_a_gap(actions: list[tuple[str, int]], num_first: int) -> None:
+    table, numbers, first, fresh = Table(num_first), [], 0, 0
     for action, count in actions:
         if action == "extend":
             blocks = list(range(fresh, fresh + count))
@@ -154,12 +166,19 @@ def test_table_is_a_list_with_a_start(actions: list[tuple[str, int]]) -> None:
             numbers += blocks
             fresh += count
         elif action == "cut":
-            assert table.cut(count) == numbers[max(count, first) :]
+            assert table.cut(count) == numbers[count:num_first] + numbers[max(count, first, num_first) :]
             del numbers[count:]
             first = min(first, len(numbers))
         else:
-            assert table.drop(count) == numbers[first:count]
+            assert table.drop(count) == numbers[max(first, num_first) : count]
             first = max(first, min(count, len(numbers)))
         assert table.num_blocks == len(numbers)
-        assert table.held == numbers[first:]
+        assert table.held == numbers[:num_first] + numbers[max(first, num_first) :]
+        assert [number for number in range(len(numbers)) if table.holds(number)] == [
+            number for number in range(len(numbers)) if number < num_first or number >= first
+        ]
+        assert all(table[number] == numbers[number] for number in range(len(numbers)) if table.holds(number))
         assert table.blocks[first:].tolist() == numbers[first:]
+        again = Table(num_first)
+        again.start(table.first_block, table.held)
+        assert (again.held, again.num_blocks, again.gap) == (table.held, table.num_blocks, table.gap)

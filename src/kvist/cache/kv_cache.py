@@ -16,6 +16,7 @@ from kvist.errors import CapacityError
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, layer_groups, pool_blocks, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
+from kvist.spec.retention import RetentionSpec
 from kvist.units import format_bytes
 
 
@@ -71,21 +72,25 @@ class KvCache:
         """Blocks of each group's pool that can be handed out: free ones, and cached ones that would be evicted."""
         return tuple(pool.num_available for pool in self.pools)
 
-    def scope(self, *, salt: str = "", retention: object = None) -> Scope:
-        """Return who may share: the same model, codecs, retention and salt."""
-        codecs = [f"{group.layers} {group.spec.k_codec} {group.spec.v_codec}" for group in self.groups]
-        parts = [*codecs, "all" if retention is None else str(retention), salt]
-        return Scope(root_hash([self._identity, *(part.encode() for part in parts)]), self.groups)
+    def scope(self, *, salt: str = "", retention: RetentionSpec | None = None) -> Scope:
+        """Return who may share: the same model, codecs, retention (None: the cache's own) and salt."""
+        kept = self.spec.retention if retention is None else retention
+        codecs = [f"{group.layers} {group.spec.k_codec} {group.spec.v_codec}".encode() for group in self.groups]
+        root = root_hash([self._identity, *codecs, kept.identity, salt.encode()])
+        return Scope(root, tuple(group.with_retention(kept) for group in self.groups))
 
-    def new_sequence(self, *, salt: str = "", is_shared: bool = True, retention: object = None) -> Sequence:
-        """Return an empty sequence.
+    def new_sequence(
+        self, *, salt: str = "", is_shared: bool = True, retention: RetentionSpec | None = None
+    ) -> Sequence:
+        """Return an empty sequence that keeps what ``retention`` says (None: the cache's own).
 
         It finds and publishes blocks of its ``salt`` alone, and none at all unless ``is_shared``.
         """
-        scope = self.scope(salt=salt, retention=retention)
-        return Sequence(self, scope, is_shared=is_shared, retention=retention)
+        kept = self.spec.retention if retention is None else retention
+        scope = self.scope(salt=salt, retention=kept)
+        return Sequence(self, scope, is_shared=is_shared and not kept.is_scored, retention=kept)
 
-    def chain(self, token_ids: TokenIds[int], *, salt: str = "", retention: object = None) -> Chain:
+    def chain(self, token_ids: TokenIds[int], *, salt: str = "", retention: RetentionSpec | None = None) -> Chain:
         """Return a prompt to look up with ``num_cached`` and ``is_being_computed``: hashed once, however often."""
         return Chain(self.scope(salt=salt, retention=retention), token_key(token_ids))
 

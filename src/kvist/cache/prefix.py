@@ -114,7 +114,9 @@ class PrefixIndex:
     def _suffices(chain: Chain, runs: list[list[int]], number: int, count: int, last: Entry | None) -> bool:
         """Whether ``number`` whole blocks and the first ``count`` tokens of ``last`` can be used."""
         for index, group in enumerate(chain.scope.groups):
-            first = group.first_kept(BLOCK_TOKENS * number + count) // BLOCK_TOKENS
+            gap, first = group.dropped_blocks(BLOCK_TOKENS * number + count)
+            if gap and number and runs[index][min(gap, number) - 1] < min(gap, number):
+                return False
             if first < number and runs[index][number - 1] < number - first:
                 return False
             if last and last.blocks[index] is None:
@@ -148,7 +150,7 @@ class PrefixIndex:
             return  # another text of the same hash: it stays as it is
         is_whole = len(key) == BLOCK_KEY
         for group, (table, pool) in enumerate(zip(tables, self._pools, strict=True)):
-            if table.first_block <= number < table.num_blocks:
+            if table.holds(number):
                 mine, theirs = table[number], entry.blocks[group]
                 if theirs is None:
                     if not pool.is_published(mine):

@@ -14,6 +14,7 @@ from kvist.cache.block_table import Table
 from kvist.cache.chain import BLOCK_KEY, TOKEN_BYTES, Chain, Scope, block_hash, token_key
 from kvist.cache.explain import Miss
 from kvist.spec.cache import BLOCK_TOKENS, num_blocks
+from kvist.spec.retention import ALL, RetentionSpec
 
 if TYPE_CHECKING:
     from kvist.cache.kv_cache import KvCache
@@ -33,13 +34,13 @@ class Sequence:
     ``is_shared``: finds blocks of other sequences of its ``scope``, and publishes its own once their ids are recorded.
     """
 
-    def __init__(self, cache: KvCache, scope: Scope, *, is_shared: bool = True, retention: object = None) -> None:
+    def __init__(self, cache: KvCache, scope: Scope, *, is_shared: bool = True, retention: RetentionSpec = ALL) -> None:
         self.cache = cache
         self.scope = scope
         self.is_shared = is_shared
         self.retention = retention
         self.num_tokens = 0
-        self.tables = tuple(Table() for _ in cache.groups)
+        self.tables = tuple(Table(num_blocks(group.num_sinks)) for group in scope.groups)
         self._key = bytearray()  # ids of the recorded tokens
         self._hashes: list[bytes] = []  # of the whole recorded blocks
         self._marks: set[bytes] = set()  # hashes that others may wait for
@@ -85,11 +86,13 @@ class Sequence:
         assert not self.num_tokens, self.num_tokens
         if not self.is_shared:
             return Reuse(0, Miss("off", 0))
-        chain = Chain(self.scope, token_key(token_ids))
+        end = self.retention.starts_at + 1 if self.retention.starts_at else len(token_ids)  # nothing is shared past it
+        chain = Chain(self.scope, token_key(token_ids[:end]))
         hit = self.cache.index.find(chain)
         for number, (group, table) in enumerate(zip(self.scope.groups, self.tables, strict=True)):
-            first, pool = group.first_kept(hit.num_tokens) // BLOCK_TOKENS, self.cache.pools[number]
-            blocks = [entry.block(number) for entry in hit.entries[first:] if entry]
+            (gap, first), pool = group.dropped_blocks(hit.num_tokens), self.cache.pools[number]
+            needed = (*hit.entries[:gap], *hit.entries[first:])
+            blocks = [entry.block(number) for entry in needed if entry]
             for block in blocks:
                 pool.share(block)
             table.start(min(first, num_blocks(hit.num_tokens)), blocks)
@@ -123,10 +126,13 @@ class Sequence:
     def record(self, token_ids: TokenIds[int]) -> None:
         """Note the ids of the next computed tokens; whole blocks can be found from now on.
 
-        Where an equal block is there already, this sequence goes on with that one and gives its own back.
+        Where an equal block is there already, this sequence goes on with that one and gives its own back. From where a
+        sequence slides on, nothing is noted any more: its tokens are no longer what others would compute.
         """
         if not self.is_shared:
             return
+        if self.retention.starts_at:
+            token_ids = token_ids[: max(0, self.retention.starts_at - self.num_recorded)]
         self._key += token_key(token_ids)
         assert self.num_recorded <= self.num_tokens, (self.num_recorded, self.num_tokens)
         while len(self._key) >= BLOCK_KEY * (len(self._hashes) + 1):
@@ -227,7 +233,7 @@ class Sequence:
         """
         assert 0 <= num_tokens <= self.num_tokens, (num_tokens, self.num_tokens)
         is_gone = any(
-            group.first_kept(num_tokens) // BLOCK_TOKENS < table.first_block
+            group.dropped_blocks(num_tokens)[1] < table.gap[1]
             for group, table in zip(self.scope.groups, self.tables, strict=True)
         )
         kept = 0 if is_gone else num_tokens

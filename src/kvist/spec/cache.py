@@ -12,7 +12,7 @@ Knows nothing of arrays; ``cache.store`` allocates exactly what is computed here
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvist.errors import SpecError
 from kvist.spec.model import LayerSpec, ModelSpec
@@ -138,6 +138,10 @@ class LayerGroup:
     @property
     def retention(self) -> RetentionSpec:
         return self.spec.retention
+
+    def with_retention(self, retention: RetentionSpec) -> LayerGroup:
+        """Return the same layers with another retention, which a request may ask for."""
+        return replace(self, spec=replace(self.spec, retention=retention))
 
     @property
     def window(self) -> int | None:
