@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from checkpoint import sentencepiece_twin as kinds
+from checkpoint.sentencepiece_twin import Twin
+from checkpoint.varied_strings import WORDS
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
@@ -100,6 +104,46 @@ def gguf_keys(backend: Backend, pre: str | None, /, **changes: object) -> dict[s
         **changes,
     }
     return {f"tokenizer.ggml.{name}": value for name, value in keys.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A vocabulary as SentencePiece's own files have it: a score and a type for each token, and no merges."""
+
+    tokens: list[str]
+    scores: list[float]
+    types: list[int]
+
+    def twin(self) -> Twin:
+        return Twin(self.tokens, self.scores, self.types, unknown_id=0)
+
+    def gguf_keys(self, /, **changes: object) -> dict[str, object]:
+        """The vocabulary as a GGUF file's keys; `changes` replaces some by `name=value`, and None drops one."""
+        keys = {"model": "llama", "tokens": self.tokens, "scores": self.scores, "token_type": self.types, **changes}
+        return {f"tokenizer.ggml.{name}": value for name, value in keys.items() if value is not None}
+
+
+@cache
+def train_scored(*, num_merged: int = 500, has_bytes: bool = True) -> Scored:
+    """In the order of Llama 2's: special tokens, bytes, merged tokens by falling score, then single characters."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    trainer = trainers.BpeTrainer(vocab_size=num_merged + 250, show_progress=False, max_token_length=9)
+    backend.train_from_iterator([*(" ".join([text] * 2) for text in CORPUS), " ".join(WORDS * 2)], trainer)
+    names = [backend.id_to_token(token_id) for token_id in range(backend.get_vocab_size())]
+    merged = [name for name in names if len(name) > 1]
+    groups: list[tuple[int, list[str]]] = [
+        (kinds.UNKNOWN, ["<unk>"]),
+        (kinds.CONTROL, ["<s>", "</s>", "<|im_end|>"]),
+        (kinds.BYTE, [f"<0x{byte:02X}>" for byte in range(256)] if has_bytes else []),
+        (kinds.NORMAL, merged),
+        (kinds.NORMAL, [name for name in names if len(name) == 1]),
+        (kinds.USER_DEFINED, ["<think>", "    "]),
+        (kinds.UNUSED, ["[PAD0]", "[PAD1]"]),
+    ]
+    typed = [(name, kind) for kind, group in groups for name in group]
+    scores = {name: -float(rank) for rank, name in enumerate([*merged, *(n for n in names if len(n) == 1)])}
+    return Scored([name for name, _ in typed], [scores.get(name, 0.0) for name, _ in typed], [k for _, k in typed])
 
 
 def from_gguf_keys(keys: Mapping[str, object]) -> Tokenizer:

@@ -1,69 +1,106 @@
-"""A byte-level BPE tokenizer from a GGUF file.
+"""A tokenizer from a GGUF file: byte-level BPE (`gpt2`) or SentencePiece's BPE (`llama`).
 
-The file says what tokens and merges there are and which pre-tokenizer cuts the text; it carries no normaliser and
-no post-processor, so text is taken as it is, and BOS and EOS follow `add_bos_token` and `add_eos_token`. Control
-tokens are special; user-defined ones are found in any text. All as in llama.cpp, whose format it is: ids are the
-same. A character whose bytes the vocabulary lacks is dropped, there as in the tokenizers library.
+The file says what tokens there are, by which merges or scores they are found, and what cuts the text; it carries no
+normaliser and no post-processor, so text is taken as it is, and BOS and EOS follow `add_bos_token` and
+`add_eos_token`. Control tokens are special; user-defined ones are found in any text. All as in llama.cpp, whose
+format it is, with what it takes for granted where the file is silent: ids are the same. A character whose bytes a
+byte-level vocabulary lacks is dropped, there as in the tokenizers library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from kvist.checkpoint.files import quote, quote_path
-from kvist.checkpoint.gguf_vocabulary import GgufVocabulary, TokenizerKeys, TokenType
-from kvist.checkpoint.pretokenizers import PreTokenizer, pretokenizer_named
+from kvist.checkpoint.gguf_vocabulary import GgufVocabulary, TokenizerKeys
+from kvist.checkpoint.pretokenizers import pretokenizer_named
+from kvist.checkpoint.space_marked import (
+    MAX_CUT_WORK,
+    SpacePrefix,
+    cut_work,
+    mergeable_ids,
+    merges_by_score,
+    space_marked_backend,
+)
 from kvist.checkpoint.token_spelling import Spelling, TokenSpelling
-from kvist.checkpoint.tokenizer_parts import END_OF_TURN_NAMES, TokenizerParts, end_of_turn_ids
+from kvist.checkpoint.token_type import TokenType
+from kvist.checkpoint.tokenizer_parts import TokenizerParts, end_of_turn_ids, is_always_control
 from kvist.errors import UnsupportedError
 
 _TEMPLATE_TOKENS = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-_ALWAYS_CONTROL = frozenset(name for name in END_OF_TURN_NAMES if name.startswith(("<|", "<｜")))
+_ENDS = ("eos", "eot", "eom")
+
+
+@dataclass(frozen=True)
+class _Core:
+    """What a vocabulary's kind decides. `adds_bos` holds where the file doesn't say."""
+
+    backend: Backend
+    spelling: TokenSpelling
+    adds_bos: bool
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One `tokenizer.ggml.model`.
+
+    `default_ids` are the tokens of roles that a file doesn't name; tokens of `control_roles` are control tokens
+    whatever their type.
+    """
+
+    build: Callable[[TokenizerKeys, GgufVocabulary, frozenset[int]], _Core]
+    default_ids: Mapping[str, int] = field(default_factory=dict)
+    control_roles: tuple[str, ...] = ()
 
 
 def read_gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> TokenizerParts | None:
     """Build the tokenizer, or return None for a file without one.
 
-    Raises UnsupportedError for a vocabulary that isn't byte-level BPE or a pre-tokenizer that isn't known,
-    CheckpointError for keys that are missing or contradict each other. `path` is for messages only.
+    Raises UnsupportedError for a vocabulary of another kind or a pre-tokenizer that isn't known, CheckpointError for
+    keys that are missing or contradict each other. `path` is for messages only.
     """
     keys = TokenizerKeys(metadata, path)
-    kind = keys.text("model")
-    if kind is None or kind == "none":
+    name = keys.text("model")
+    if name is None or name in ("none", "no_vocab"):
         return None
-    if kind != "gpt2":
+    kind = _KINDS.get(name)
+    if kind is None:
         raise UnsupportedError(
-            f"{quote_path(path)} has a tokenizer of type {quote(kind)}; supported: gpt2 (byte-level BPE); "
-            "or take the model as a Hugging Face directory with a tokenizer.json"
+            f"{quote_path(path)} has a tokenizer of type {quote(name)}; supported: gpt2 (byte-level BPE), "
+            "llama (SentencePiece BPE); or take the model as a Hugging Face directory with a tokenizer.json"
         )
-    rules = pretokenizer_named(keys.text("pre") or "default")
-    vocabulary = keys.vocabulary()
-    token_ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
-    try:  # a dict and tuples are the library's fastest way in: half the time of a tokenizer.json
-        model = models.BPE(token_ids, vocabulary.merges, ignore_merges=rules.ignore_merges)
-    except Exception as error:  # noqa: BLE001 (the library raises no narrower class)
-        raise keys.damaged(f"its tokens and merges don't fit together ({quote(error)[1:-1]})") from None
+    vocabulary = keys.vocabulary(kind.default_ids)
     tokens, ids = vocabulary.tokens, vocabulary.ids
-    control_ids = _control_ids(vocabulary)
+    control_ids = _control_ids(vocabulary, kind.control_roles)
+    core = kind.build(keys, vocabulary, control_ids)
+    _add_tokens(core.backend, vocabulary, control_ids, takes_space=_takes_space(keys, name))
+    _add_post_processor(core, vocabulary)
     return TokenizerParts(
-        backend=_build(model, vocabulary, rules, control_ids),
-        spelling=TokenSpelling(Spelling.BYTE_LEVEL),
+        backend=core.backend,
+        spelling=core.spelling,
         vocab_size=len(tokens),
         bos_token_id=ids.get("bos"),
         eos_token_ids=end_of_turn_ids((i, tokens[i]) for i in control_ids)
-        | {ids[role] for role in ("eos", "eot", "eom") if role in ids},
+        | {ids[role] for role in _ENDS if role in ids},
         chat_templates=vocabulary.chat_templates,
         template_tokens={name: tokens[ids[role]] for role, name in _TEMPLATE_TOKENS.items() if role in ids},
         silent_token_ids=frozenset(vocabulary.ids_of(TokenType.UNUSED)),
     )
 
 
-def _build(model: models.BPE, vocabulary: GgufVocabulary, rules: PreTokenizer, control_ids: frozenset[int]) -> Backend:
-    backend = Backend(model)
+def _byte_level(keys: TokenizerKeys, vocabulary: GgufVocabulary, _: frozenset[int]) -> _Core:
+    rules = pretokenizer_named(keys.text("pre") or "default")
+    merges = keys.merges()
+    token_ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
+    try:  # a dict and tuples are the library's fastest way in: half the time of a tokenizer.json
+        backend = Backend(models.BPE(token_ids, merges, ignore_merges=rules.ignore_merges))
+    except Exception as error:  # noqa: BLE001 (the library raises no narrower class)
+        raise keys.damaged(f"its tokens and merges don't fit together ({quote(error)[1:-1]})") from None
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in rules.patterns),
@@ -71,30 +108,74 @@ def _build(model: models.BPE, vocabulary: GgufVocabulary, rules: PreTokenizer, c
         ]
     )
     backend.decoder = decoders.ByteLevel()
+    return _Core(backend, TokenSpelling(Spelling.BYTE_LEVEL), adds_bos=rules.add_bos)
+
+
+def _space_marked(keys: TokenizerKeys, vocabulary: GgufVocabulary, control_ids: frozenset[int]) -> _Core:
+    tokens, unknown_id = vocabulary.tokens, vocabulary.ids.get("unknown")
+    scores = keys.scores(len(tokens))
+    ids = mergeable_ids(vocabulary.types, control_ids)
+    if cut_work(tokens, ids) > MAX_CUT_WORK:
+        raise keys.damaged("its tokens are longer than any vocabulary's")
+    has_prefix = keys.flag("add_space_prefix") is not False
+    backend = space_marked_backend(
+        tokens,
+        merges_by_score(tokens, scores, ids),
+        unknown=None if unknown_id is None else tokens[unknown_id],
+        prefix=SpacePrefix.EACH if has_prefix else SpacePrefix.NEVER,
+    )
+    return _Core(backend, TokenSpelling(Spelling.SPACE_MARKED, strips_leading_space=has_prefix), adds_bos=True)
+
+
+_KINDS = {
+    "gpt2": _Kind(_byte_level),
+    "llama": _Kind(_space_marked, {"bos": 1, "eos": 2, "unknown": 0}, ("bos", "unknown", *_ENDS)),
+}
+
+
+def _takes_space(keys: TokenizerKeys, kind: str) -> bool:
+    """Whether special tokens take the white space behind them along, which no key says: so it is in Phi-3."""
+    return kind == "llama" and (
+        keys.general("architecture") == "phi3" or any(name in keys.general("name") for name in ("phi-3", "phi3"))
+    )
+
+
+_KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
+"""Phi-3's special tokens that leave it."""
+
+
+def _control_ids(vocabulary: GgufVocabulary, roles: tuple[str, ...]) -> frozenset[int]:
+    """Ids of control and unknown tokens, and of those that a converter took for ordinary ones: by role or name."""
+    by_role = [vocabulary.ids[role] for role in roles if role in vocabulary.ids]
+    by_name = [token_id for token_id, token in enumerate(vocabulary.tokens) if is_always_control(token)]
+    return frozenset((*vocabulary.ids_of(TokenType.UNKNOWN, TokenType.CONTROL), *by_role, *by_name))
+
+
+def _add_tokens(
+    backend: Backend, vocabulary: GgufVocabulary, control_ids: frozenset[int], *, takes_space: bool
+) -> None:
+    """Make the backend find control and user-defined tokens before it cuts a text."""
     backend.add_tokens(
         [
-            AddedToken(vocabulary.tokens[token_id], special=token_id in control_ids, normalized=False)
+            AddedToken(
+                token,
+                special=token_id in control_ids,
+                normalized=False,
+                rstrip=takes_space and token not in _KEEPS_SPACE,
+            )
             for token_id in sorted(control_ids.union(vocabulary.ids_of(TokenType.USER_DEFINED)))
-            if vocabulary.tokens[token_id]
+            if (token := vocabulary.tokens[token_id])
         ]
     )
-    _add_post_processor(backend, vocabulary, rules)
-    return backend
 
 
-def _control_ids(vocabulary: GgufVocabulary) -> frozenset[int]:
-    """Ids of control and unknown tokens, and of ends of a turn that a converter took for ordinary tokens."""
-    mistyped = [token_id for token_id, token in enumerate(vocabulary.tokens) if token in _ALWAYS_CONTROL]
-    return frozenset((*vocabulary.ids_of(TokenType.UNKNOWN, TokenType.CONTROL), *mistyped))
-
-
-def _add_post_processor(backend: Backend, vocabulary: GgufVocabulary, rules: PreTokenizer) -> None:
+def _add_post_processor(core: _Core, vocabulary: GgufVocabulary) -> None:
     """Make the backend put BOS before a text and EOS behind it, where the file wants them and has them."""
-    adds_bos = rules.add_bos if vocabulary.adds_bos is None else vocabulary.adds_bos
+    adds_bos = core.adds_bos if vocabulary.adds_bos is None else vocabulary.adds_bos
     before = [("BOS", vocabulary.ids["bos"])] if adds_bos and "bos" in vocabulary.ids else []
     behind = [("EOS", vocabulary.ids["eos"])] if vocabulary.adds_eos and "eos" in vocabulary.ids else []
     if before or behind:
-        backend.post_processor = processors.TemplateProcessing(
+        core.backend.post_processor = processors.TemplateProcessing(
             single=[*(name for name, _ in before), "$A", *(name for name, _ in behind)],
             special_tokens=[*before, *behind],
         )

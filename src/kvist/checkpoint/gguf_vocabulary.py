@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvist.checkpoint.files import quote, quote_path
+from kvist.checkpoint.token_type import TokenType
 from kvist.errors import CheckpointError
 
 _T = TypeVar("_T")
@@ -22,26 +22,15 @@ _PREFIX = "tokenizer.ggml."
 _ROLES = ("bos", "eos", "eot", "eom", "unknown", "padding")
 
 
-class TokenType(IntEnum):
-    """`tokenizer.ggml.token_type`, as far as it matters for byte-level vocabularies."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-
-
 @dataclass(frozen=True)
 class GgufVocabulary:
-    """`merges` are pairs of tokens, the most frequent first; `types` [V] holds a TokenType for each token.
+    """`types` [V] holds a TokenType for each token.
 
     `ids` maps a role (bos, eos, eot, eom, unknown, padding) to its token; roles without a token are left out.
     `adds_bos` and `adds_eos` are None where the file doesn't say.
     """
 
     tokens: list[str]
-    merges: list[tuple[str, str]]
     types: npt.NDArray[np.int64]
     ids: Mapping[str, int]
     adds_bos: bool | None
@@ -69,20 +58,43 @@ class TokenizerKeys:
         """The text `tokenizer.ggml.{name}`, or None."""
         return self._optional(_PREFIX + name, str)
 
-    def vocabulary(self) -> GgufVocabulary:
+    def flag(self, name: str) -> bool | None:
+        """The truth value `tokenizer.ggml.{name}`, or None."""
+        return self._optional(_PREFIX + name, bool)
+
+    def general(self, name: str) -> str:
+        """The text `general.{name}` in lower case, empty where there is none."""
+        return (self._optional(f"general.{name}", str) or "").lower()
+
+    def vocabulary(self, default_ids: Mapping[str, int]) -> GgufVocabulary:
+        """Everything but merges and scores; `default_ids` are the tokens of roles that the file doesn't name."""
         tokens = list(self._strings(_PREFIX + "tokens"))
         num_repeated = len(tokens) - len(set(tokens))
         if num_repeated:
             raise self.damaged(f"{num_repeated} of its {len(tokens)} tokens occur twice")
         return GgufVocabulary(
             tokens=tokens,
-            merges=[(left, right) for left, _, right in (m.partition(" ") for m in self._strings(_PREFIX + "merges"))],
             types=self._types(len(tokens)),
-            ids=self._ids(len(tokens)),
-            adds_bos=self._optional(_PREFIX + "add_bos_token", bool),
-            adds_eos=self._optional(_PREFIX + "add_eos_token", bool),
+            ids=self._ids(len(tokens), default_ids),
+            adds_bos=self.flag("add_bos_token"),
+            adds_eos=self.flag("add_eos_token"),
             chat_templates=self._chat_templates(),
         )
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Pairs of tokens, the most frequent first."""
+        parts = (merge.partition(" ") for merge in self._strings(_PREFIX + "merges"))
+        return [(left, right) for left, _, right in parts]
+
+    def scores(self, num_tokens: int) -> npt.NDArray[np.float64]:
+        """A number [V] for each token, the higher the sooner it is joined; all 0 where the file has none."""
+        key = _PREFIX + "scores"
+        if key not in self._metadata:
+            return np.zeros(num_tokens)
+        scores = np.asarray(self._metadata[key])
+        if scores.shape != (num_tokens,) or scores.dtype.kind not in "iuf" or np.isnan(scores).any():
+            raise self.damaged(f"{key} isn't an array of {num_tokens} numbers, one for each token")
+        return scores.astype(np.float64)
 
     def damaged(self, what: str) -> CheckpointError:
         """The error to raise for keys that can't be used."""
@@ -97,9 +109,10 @@ class TokenizerKeys:
             raise self.damaged(f"{key} isn't an array of {num_tokens} integers, one for each token")
         return types.astype(np.int64)
 
-    def _ids(self, num_tokens: int) -> dict[str, int]:
+    def _ids(self, num_tokens: int, default_ids: Mapping[str, int]) -> dict[str, int]:
         """Converters write -1, as a large number, for a token that isn't there: what is out of range is none."""
-        ids = {role: self._optional(f"{_PREFIX}{role}_token_id", int) for role in _ROLES}
+        found = {role: self._optional(f"{_PREFIX}{role}_token_id", int) for role in _ROLES}
+        ids = {role: default_ids.get(role) if found[role] is None else found[role] for role in _ROLES}
         return {role: token_id for role, token_id in ids.items() if token_id is not None and 0 <= token_id < num_tokens}
 
     def _chat_templates(self) -> dict[str, str]:

@@ -41,16 +41,20 @@ class Spelling(Enum):
 
 @dataclass(frozen=True)
 class TokenSpelling:
-    """`strips_leading_space`: the encoder put a space before the text, so a text's first one isn't shown."""
+    """`strips_leading_space`: the encoder put a space before the text, so a text's first one isn't shown.
+
+    `is_added_plain`: added tokens stand as plain text in the vocabulary.
+    """
 
     spelling: Spelling
     strips_leading_space: bool = False
+    is_added_plain: bool = True
 
     def to_bytes(self, token: str, *, is_added: bool) -> bytes:
-        """The bytes of a token's name. An added token of a byte-level vocabulary stands as plain text in it."""
+        """The bytes of a token's name."""
+        if is_added and self.is_added_plain:
+            return token.encode()
         if self.spelling is Spelling.BYTE_LEVEL:
-            if is_added:
-                return token.encode()
             try:
                 return bytes([_CHARACTER_BYTES[character] for character in token])
             except KeyError:
@@ -67,7 +71,7 @@ def spelling_of_decoder(decoder: Mapping[str, object] | None) -> TokenSpelling:
     if "ByteLevel" in kinds and kinds <= _BYTE_LEVEL_PARTS:
         return TokenSpelling(Spelling.BYTE_LEVEL)
     if kinds & {"Replace", "Metaspace"} and kinds <= _MARKED_PARTS:
-        return TokenSpelling(Spelling.SPACE_MARKED, any(map(_strips_space, parts)))
+        return TokenSpelling(Spelling.SPACE_MARKED, any(map(_strips_space, parts)), is_added_plain=False)
     raise UnsupportedError(
         f"the tokenizer's decoder is of an unknown kind ({quote(' + '.join(sorted(kinds)))}); "
         "known: ByteLevel, Metaspace, and Replace + ByteFallback + Fuse + Strip"

@@ -13,10 +13,20 @@ from kvist.checkpoint.token_spelling import TokenSpelling
 END_OF_TURN_NAMES = frozenset((
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>",
     "<|end_of_text|>", "<end_of_turn>", "<end_of_utterance>", "<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>",
-    "<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>"
+    "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>", "<|calls|>", "<|flush|>"
 ))
 # fmt: on
 """Names that mean the end of a reply or of all text wherever they are control tokens."""
+
+
+_ALWAYS_CONTROL = frozenset(
+    name for name in END_OF_TURN_NAMES if name.startswith(("<|", "<｜")) or name == "<end_of_turn>"
+)
+
+
+def is_always_control(name: str) -> bool:
+    """Whether a token of this name is a control token whatever its file says: no text is meant by it."""
+    return name in _ALWAYS_CONTROL
 
 
 @dataclass(frozen=True)
@@ -44,10 +54,11 @@ class TokenizerParts:
 def end_of_turn_ids(control_tokens: Iterable[tuple[int, str]]) -> frozenset[int]:
     """Ids of the control tokens that end a reply by their name.
 
-    Where `<|return|>` ends a reply (OpenAI's harmony format), `<|end|>` only ends one of its messages.
+    Where `<|return|>` or `<|flush|>` ends a reply (OpenAI's harmony format and Solar's), `<|end|>` only ends one of
+    its messages.
     """
     ids = {name: token_id for token_id, name in control_tokens if name in END_OF_TURN_NAMES}
-    if "<|return|>" in ids:
+    if "<|return|>" in ids or "<|flush|>" in ids:
         ids.pop("<|end|>", None)
     return frozenset(ids.values())
 

@@ -1,0 +1,81 @@
+"""SentencePiece's byte-pair encoding, made of parts of the `tokenizers` library.
+
+SentencePiece has no list of merges: of all neighbours whose joined text is a token it joins those whose token has the
+highest score, the leftmost first. The library wants pairs in order; they are the two halves of every token, by its
+score. Text is one piece, `▁` stands for a space, and a character that no token covers becomes its bytes (`<0xE2>`), or
+the unknown token where the vocabulary lacks these.
+
+Control, unknown and byte tokens come out of no merge, so text can't spell them. Nor do unused ones; SentencePiece has
+those as steps on the way to longer tokens, of which no vocabulary is known to make use. Tokens of equal score, which
+SentencePiece joins by place alone, are joined in the order of their ids: only files whose converter had no scores
+have them, and there the ids are what is left of the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from kvist.checkpoint.token_spelling import SPACE_MARK
+from kvist.checkpoint.token_type import TokenType
+
+MAX_CUT_WORK = 1 << 28
+"""Sum of squared token lengths. The largest vocabularies have a tenth; more than this would take minutes to cut."""
+_NEVER_MERGED = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.UNUSED, TokenType.BYTE)
+
+
+class SpacePrefix(Enum):
+    """Where a space goes before a text: nowhere, before the text, or before each part that special tokens leave."""
+
+    NEVER = "never"
+    FIRST = "first"
+    EACH = "each"
+
+
+def mergeable_ids(types: npt.NDArray[np.int64], special_ids: Iterable[int]) -> list[int]:
+    """Ids of the tokens that text may come out as; `special_ids` are left out whatever their type."""
+    is_mergeable = ~np.isin(types, _NEVER_MERGED)
+    is_mergeable[list(special_ids)] = False
+    ids: list[int] = np.flatnonzero(is_mergeable).tolist()
+    return ids
+
+
+def cut_work(tokens: Sequence[str], ids: Iterable[int]) -> int:
+    """What `merges_by_score` has to do, to be held against `MAX_CUT_WORK`."""
+    return sum(len(tokens[token_id]) ** 2 for token_id in ids)
+
+
+def merges_by_score(
+    tokens: Sequence[str], scores: npt.NDArray[np.float64], ids: Sequence[int]
+) -> list[tuple[str, str]]:
+    """Pairs of tokens of `ids` that make up another one, the first to be joined first. `scores` [V] has no NaN."""
+    order = np.asarray(ids, dtype=np.int64)[np.argsort(-scores[list(ids)], kind="stable")]
+    known = {tokens[token_id] for token_id in ids}
+    return [
+        (left, right)
+        for token in map(tokens.__getitem__, order.tolist())
+        for cut in range(1, len(token))
+        if (left := token[:cut]) in known and (right := token[cut:]) in known
+    ]
+
+
+def space_marked_backend(
+    tokens: Sequence[str], merges: list[tuple[str, str]], unknown: str | None, prefix: SpacePrefix
+) -> Backend:
+    """The tokenizer without special tokens; raises what the library raises where merges name no tokens."""
+    token_ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    backend = Backend(models.BPE(token_ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    if prefix is SpacePrefix.FIRST:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme="first", split=False)
+    else:
+        prepend = [normalizers.Prepend(SPACE_MARK)] if prefix is SpacePrefix.EACH else []
+        backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE_MARK)])
+    parts = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    strip = [] if prefix is SpacePrefix.NEVER else [decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence([*parts, *strip])
+    return backend
