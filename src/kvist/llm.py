@@ -7,11 +7,10 @@ with LLM("smollm2-135m") as llm:
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, TypedDict, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +20,16 @@ from kvist.cache.memory import available_memory
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.capacity import Capacity, plan_capacity
 from kvist.engine.cores import usable_cores
-from kvist.engine.engine import Engine, check_prompt
+from kvist.engine.checks import check_prompt
+from kvist.engine.engine import Engine
 from kvist.engine.files import Messages, ModelFiles, open_model
 from kvist.engine.generation import Generation
+from kvist.engine.planning import DEFAULT_SETTINGS, Settings
+from kvist.engine.policy import policy_of
 from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
-from kvist.engine.transcript import Transcript
+from kvist.engine.running import run_all
+from kvist.engine.stats import Stats
 from kvist.errors import CapacityError, RequestError, SpecError
 from kvist.model.decoder import load_decoder
 from kvist.spec.cache import CacheSpec
@@ -35,10 +38,26 @@ from kvist.spec.model import ModelSpec
 from kvist.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 _BF16 = CacheSpec()
 _MAX_THREADS = 1024
+
+
+class RequestOptions(TypedDict, total=False):
+    """What may be said of a request besides its sampling.
+
+    ``cache`` False recomputes everything for every token. ``digest`` adds ``logits_sha256``. ``priority``: the higher
+    the sooner, under that policy. Blocks are shared between requests of the same ``cache_salt``; ``reuse`` False shares
+    none. ``explain`` adds the texts where a prompt parts from a cached one.
+    """
+
+    cache: bool
+    digest: bool
+    priority: int
+    cache_salt: str
+    reuse: bool
+    explain: bool
 
 
 class LLM:
@@ -62,9 +81,13 @@ class LLM:
         *,
         context: int | None = None,
         kv_budget: int | str | None = None,
+        policy: str = "fcfs",
+        settings: Settings = DEFAULT_SETTINGS,
+        prefix_reuse: bool = True,
         progress: Callable[[str], object] = bool,
     ) -> None:
         cache.check_runs()
+        policy_of(policy)
         threads = usable_cores().num_usable if threads is None else threads
         if not 1 <= threads <= _MAX_THREADS:
             raise SpecError(f"threads must be from 1 to {_MAX_THREADS}, got {threads}")
@@ -94,8 +117,10 @@ class LLM:
             context_length=min(self.capacity.num_tokens, context or self.spec.context_length),
             tokenizer=self.files.tokenizer,
             end_token_ids=self.files.end_token_ids,
+            policy=policy,
+            settings=settings,
+            prefix_reuse=prefix_reuse,
         )
-        self._turn = threading.Lock()
         self._is_closed = False
         progress("ready")
 
@@ -146,72 +171,85 @@ class LLM:
 
     @overload
     def generate(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None = None,
-        *,
-        cache: bool = True,
-        digest: bool = False,
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **more: Unpack[RequestOptions]
     ) -> Result: ...
     @overload
     def generate(
         self,
         prompt: list[str] | list[list[int]],
-        params: SamplingParams | None = None,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        cache: bool = True,
-        digest: bool = False,
+        progress: bool | None = None,
+        **more: Unpack[RequestOptions],
     ) -> list[Result]: ...
     def generate(
         self,
         prompt: str | Sequence[int] | list[str] | list[list[int]],
-        params: SamplingParams | None = None,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        cache: bool = True,
-        digest: bool = False,
+        progress: bool | None = None,
+        **more: Unpack[RequestOptions],
     ) -> Result | list[Result]:
         """Return the answer to a prompt (text or token ids), or the answers to a list of prompts, in order.
 
-        ``params`` default to the model's own. ``cache=False`` recomputes everything for every token. ``digest`` adds
-        ``logits_sha256``. Raises RequestError for a prompt that can't be served.
+        The prompts of a list are computed together. ``params``, one for all or a list, default to the model's own.
+        ``progress`` shows a bar on stderr: True, False, or None for a list in a terminal. ``more`` is for all of them:
+        see ``RequestOptions``.
+
+        Raises RequestError or CapacityError for a prompt that can't be served; then nothing has been computed.
         """
         prompts = _many(prompt)
-        if prompts is not None:
-            return [self.generate(one, params, cache=cache, digest=digest) for one in prompts]
-        with self._turn:
-            generation = self.stream(cast("str | Sequence[int]", prompt), params, cache=cache, digest=digest)
-            try:
-                for _ in generation:
-                    pass
-            finally:
-                generation.close()
-            return generation.result
+        is_list = prompts is not None
+        wanted = self._requests(prompts if prompts is not None else [prompt], params, more)
+        results = run_all(self.engine, wanted, show=progress if progress is not None or is_list else False)
+        return results if is_list else results[0]
+
+    def _requests(
+        self, prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams] | None, more: RequestOptions
+    ) -> list[Request]:
+        self._check_open()
+        each = _each(params or self.default_params, len(prompts))
+        return [self._request(one, own, more) for one, own in zip(prompts, each, strict=True)]
+
+    def _request(self, prompt: str | Sequence[int], params: SamplingParams, more: RequestOptions) -> Request:
+        return Request(
+            self._token_ids(prompt),
+            params,
+            is_cached=more.get("cache", True),
+            has_digest=more.get("digest", False),
+            priority=more.get("priority", 0),
+            salt=more.get("cache_salt", ""),
+            is_shared=more.get("reuse", True),
+            explain=more.get("explain", False),
+        )
 
     def stream(
         self,
         prompt: str | Sequence[int],
         params: SamplingParams | None = None,
         *,
-        cache: bool = True,
-        digest: bool = False,
-        transcript: Transcript | None = None,
         is_cancelled: Callable[[], bool] = bool,
+        **more: Unpack[RequestOptions],
     ) -> Generation:
         """Return an answer to iterate over, a ``TokenEvent`` a token; its ``result`` counts when it has ended.
 
-        With a ``transcript`` (from ``new_transcript``) the cache is kept for the next prompt that begins alike.
-        ``is_cancelled`` is asked before each step of the model.
+        Several that are streamed at once, by one thread or many, are computed together. ``is_cancelled`` is asked
+        before each step of the model.
         """
         self._check_open()
-        request = Request(self._token_ids(prompt), params or self.default_params, is_cached=cache, has_digest=digest)
-        return Generation(self.engine, request, transcript=transcript, is_cancelled=is_cancelled)
+        request = self._request(prompt, params or self.default_params, more)
+        return Generation(self.engine, request, is_cancelled=is_cancelled)
 
-    def chat(self, messages: Messages, params: SamplingParams | None = None) -> Result:
+    def chat(
+        self, messages: Messages, params: SamplingParams | None = None, **more: Unpack[RequestOptions]
+    ) -> Result:
         """Return the assistant's answer to ``messages``: ``[{"role": "user", "content": "Hello"}]``.
+
+        What an earlier turn computed is in the cache: only the new text enters the model.
 
         Raises RequestError for a model without a chat template, CheckpointError for a broken one.
         """
-        return self.generate(self.files.encode_chat(messages), params)
+        return self.generate(self.files.encode_chat(messages), params, **more)
 
     def logits(self, token_ids: Sequence[int], cache: bool = True, chunk: int | None = None) -> npt.NDArray[np.float32]:
         """Return the logits after each of ``token_ids`` [T, V].
@@ -219,13 +257,11 @@ class LLM:
         ``chunk`` tokens at most enter the model together. ``cache=False`` recomputes each position's prefix apart.
         """
         self._check_open()
-        with self._turn:
-            return self.engine.logits(_whole_numbers(token_ids), is_cached=cache, chunk=chunk)
+        return self.engine.logits(_whole_numbers(token_ids), is_cached=cache, chunk=chunk)
 
-    def new_transcript(self) -> Transcript:
-        """Return a place in the cache that outlives a request; ``release`` it when done."""
-        self._check_open()
-        return self.engine.new_transcript()
+    def stats(self) -> Stats:
+        """Return what has been served, how long it took, and how the cache stands."""
+        return self.engine.stats()
 
     def _token_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         return tuple(self.files.encode(prompt)) if isinstance(prompt, str) else _whole_numbers(prompt)
@@ -272,6 +308,15 @@ def _many(prompt: str | Sequence[int] | list[str] | list[list[int]]) -> list[str
     if isinstance(prompt, str) or len(prompt) == 0:
         return None
     return None if hasattr(prompt[0], "__index__") else cast("list[str] | list[list[int]]", prompt)
+
+
+def _each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:
+    """One for each of ``count`` prompts."""
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise RequestError(f"{len(params)} params for {count} prompts; give one for all, or one for each")
+    return params
 
 
 def _whole_numbers(token_ids: Sequence[int]) -> tuple[int, ...]:

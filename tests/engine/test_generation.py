@@ -36,7 +36,7 @@ def engine(
     tokenizer = byte_tokenizer() if has_tokenizer else None
     yield Engine(fake, cache, SPEC, context_length=context, tokenizer=tokenizer, end_token_ids=frozenset({END}))
     cache.check()
-    assert all(pool.num_free == pool.num_blocks for pool in cache.pools)
+    assert not any(pool.num_used for pool in cache.pools)
 
 
 def answer(of: Engine, prompt: tuple[int, ...] = PROMPT, **settings: Any) -> Result:

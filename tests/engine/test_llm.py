@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
@@ -78,15 +79,45 @@ def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
                 refused()
 
 
-def test_a_kept_transcript_saves_work() -> None:
+def test_a_second_turn_computes_only_its_new_text() -> None:
     with LLM("any") as model:
-        transcript = model.new_transcript()
-        stream = model.stream("Hello", SHORT, transcript=transcript)
-        list(stream)
-        again = model.stream("Hello there", SHORT, transcript=transcript)
-        list(again)
-        assert again.result.cached_tokens == 5
-        transcript.release()
+        messages = [{"role": "user", "content": "Hello"}]
+        first = model.chat(messages, SHORT)
+        assert (first.cached_tokens, first.forward_tokens) == (0, 24 + 5)
+        messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And you?"}]
+        second = model.chat(messages, SHORT)
+        num_known = 24 + 5  # the last token chosen never entered the model
+        assert second.cached_tokens == num_known
+        assert second.forward_tokens == second.prompt_tokens - num_known + 5
+        again = model.chat(messages, SHORT, reuse=False, digest=True)
+        assert (again.cached_tokens, again.token_ids) == (0, second.token_ids)
+
+
+def test_params_for_each_prompt() -> None:
+    with LLM("any") as model:
+        several = model.generate(["a", "b"], [SHORT, SamplingParams(max_tokens=3, ignore_eos=True)], progress=True)
+        assert [result.generated_tokens for result in several] == [6, 3]
+        with pytest.raises(RequestError, match="1 params for 2 prompts"):
+            model.generate(["a", "b"], [SHORT])
+
+
+def test_streams_that_are_open_at_once_go_on_together(fake: list) -> None:
+    with LLM("any") as model:
+        streams = [model.stream(prompt, SHORT) for prompt in ("one", "two", "three")]
+        for events in zip(*streams, strict=True):
+            assert len({event.request_id for event in events}) == 3
+        assert fake[0].steps == [11, 3, 3, 3, 3, 3]
+
+
+def test_who_lets_go_of_a_stream_ends_it() -> None:
+    with LLM("any") as model:
+        for is_begun in (False, True):
+            stream = model.stream("Hello", SHORT)
+            if is_begun:
+                next(iter(stream))
+            del stream
+            gc.collect()
+            assert (model.stats().num_running, model.stats().num_waiting) == (0, 0)
 
 
 def test_settings_are_checked_before_anything_is_loaded(fake: list) -> None:
@@ -127,7 +158,7 @@ def test_closing(fake: list) -> None:
     assert fake[0].is_closed
     assert model.files.checkpoint.is_closed
     model.close()
-    for use in (lambda: model.generate("x"), lambda: model.logits([1]), model.new_transcript):
+    for use in (lambda: model.generate("x"), lambda: model.logits([1]), lambda: model.stream("x")):
         with pytest.raises(RequestError, match="closed"):
             use()
 

@@ -1,14 +1,18 @@
-"""One model, its cache and its threads: starts requests and computes rows of logits for them.
+"""Many requests, one model: each step computes a row for everyone who decodes and as much of the prompts as fits.
 
-One request at a time enters the model; a step takes at most ``decoder.step_tokens`` rows, so that a caller can stop
-between steps of bounded time.
+``add`` takes a request, ``step`` does one pass and returns the tokens that came of it, ``cancel`` ends a request. Any
+thread may call any of them; one steps at a time. What a request gets doesn't depend on who else is there.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as TokenIds
+from dataclasses import replace
+from time import perf_counter
 from typing import Literal
 
 import numpy as np
@@ -17,9 +21,21 @@ import numpy.typing as npt
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.checkpoint.tokenizer import Tokenizer
-from kvist.engine.result import KvUsage
-from kvist.engine.transcript import Transcript
-from kvist.errors import RequestError
+from kvist.engine.answer import Answer, Terms
+from kvist.engine.batch import Batch, lower
+from kvist.engine.checks import check_choices, check_fits, check_prompt
+from kvist.engine.cost import CostModel, first_guess
+from kvist.engine.planning import DEFAULT_SETTINGS, Settings
+from kvist.engine.policy import policy_of
+from kvist.engine.request import Request
+from kvist.engine.result import KvUsage, TokenEvent
+from kvist.engine.scheduler import Scheduler
+from kvist.engine.settling import Settling
+from kvist.engine.stats import Counters, Stats
+from kvist.engine.ticket import Ticket
+from kvist.engine.turns import Turns
+from kvist.engine.unbroken import Unbroken
+from kvist.errors import NumericsError, RequestError
 from kvist.model.decoder import Decoder, Part
 from kvist.spec.cache import CacheSpec, bytes_per_token
 
@@ -27,7 +43,7 @@ Logits = npt.NDArray[np.float32]
 
 
 class Engine:
-    """Feeds sequences to a decoder. ``context_length`` is the most tokens of a request; ``end_token_ids`` end it."""
+    """``context_length`` is the most tokens of a request; ``end_token_ids`` end it. ``clock`` gives seconds."""
 
     def __init__(
         self,
@@ -38,15 +54,29 @@ class Engine:
         context_length: int,
         tokenizer: Tokenizer | None = None,
         end_token_ids: frozenset[int] = frozenset(),
+        policy: str = "fcfs",
+        settings: Settings = DEFAULT_SETTINGS,
+        prefix_reuse: bool = True,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._decoder = decoder
-        self._cache = cache
-        self._spec = spec
         self.context_length = context_length
         self.tokenizer = tokenizer
         self.end_token_ids = end_token_ids
+        self.clock = clock
+        self._decoder, self._cache, self._spec = decoder, cache, spec
+        self._prefix_reuse = prefix_reuse
         self._bytes_per_token = bytes_per_token(decoder.spec, spec)
-        self._lock = threading.Lock()
+        self._terms = Terms(self.vocab_size, context_length, tokenizer, end_token_ids, self.usage)
+        self._cost = CostModel(first_guess(decoder.weights_bytes, self._bytes_per_token, 4 * self.vocab_size))
+        self._scheduler = Scheduler(cache, self._cost, policy_of(policy), settings, step_tokens=self.step_tokens)
+        self._counters = Counters()
+        self._settling = Settling(self._scheduler, self._counters)
+        self._turns = Turns(self.step)
+        self._lock = threading.RLock()
+        self._counting = threading.Lock()
+        self._num_requests = 0
+        self._added: deque[Ticket] = deque()
+        self._cancelled: deque[int] = deque()
 
     @property
     def vocab_size(self) -> int:
@@ -56,23 +86,135 @@ class Engine:
     def step_tokens(self) -> int:
         return self._decoder.step_tokens
 
-    def new_transcript(self) -> Transcript:
-        """Return an empty sequence that outlives a request."""
-        return Transcript(self._cache)
+    @property
+    def has_work(self) -> bool:
+        """Whether some request hasn't ended."""
+        return bool(self._settling.tickets or self._added or self._cancelled)
 
     def check_prompt(self, token_ids: TokenIds[int]) -> None:
         """Raise RequestError unless ``token_ids`` are at least one, in the vocabulary, and fit the context."""
         check_prompt(token_ids, self.vocab_size, self.context_length)
 
-    def forward(
-        self, sequence: Sequence, token_ids: TokenIds[int], logits: Literal["last", "all", "none"]
-    ) -> tuple[Logits, int]:
-        """Append ``token_ids`` to ``sequence``; return the logits asked for [rows, V] and the rows that entered."""
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, *, is_heard: bool = False) -> Ticket:
+        """Take a request; it waits for its turn from now on. ``is_heard`` keeps its events in ``ticket.events``, too.
+
+        Raises:
+            RequestError: it can't be served as it is.
+            CapacityError: it can never fit, even alone.
+        """
+        self.check_prompt(request.token_ids)
+        request.params.check_token_ids(self.vocab_size)
+        if request.params.stop_strings and self.tokenizer is None:
+            raise RequestError("stop strings need a tokenizer, and this model has none; use stop token ids")
+        check_choices(request, self.step_tokens)
+        check_fits(request, self._cache, self.context_length)
+        with self._counting:
+            self._num_requests += 1
+            number = self._num_requests
+        ticket = Ticket(number, request, self._new_answers(request, number), is_heard=is_heard)
+        self._added.append(ticket)
+        return ticket
+
+    def _new_answers(self, request: Request, request_id: int) -> tuple[Answer, ...]:
+        if not self._prefix_reuse:
+            request = replace(request, is_shared=False)
+        params, added_s = request.params, self.clock()
+        seed = params.seed if params.seed is not None else 0 if params.is_greedy else secrets.randbits(32)
+        return tuple(
+            Answer(request, self._terms, choice=choice, seed=seed, request_id=request_id, added_s=added_s)
+            for choice in range(request.choice, request.choice + params.num_choices)
+        )
+
+    def cancel(self, request_id: int) -> None:
+        """End a request, if it hasn't ended, and give its blocks back: at once, or when the pass that runs is over."""
+        self._cancelled.append(request_id)
+        self._take_cancelled()
+
+    def _take_cancelled(self) -> None:
+        """Whoever holds the lock looks here after it let go, so that no request is overlooked, and nobody waits."""
+        while self._cancelled and self._lock.acquire(blocking=False):
+            try:
+                with Unbroken():
+                    self._take_in()
+            finally:
+                self._lock.release()
+
+    def _take_in(self) -> None:
+        """Let new requests wait, and end those that were cancelled."""
+        while self._added:
+            self._settling.begin(self._added.popleft())
+        while self._cancelled:
+            ticket = self._settling.tickets.get(self._cancelled.popleft())
+            if ticket is not None:
+                self._settling.end(ticket.answers, "cancelled")
+
+    def reset(self) -> None:
+        """Cancel everything and forget what is cached."""
+        with self._lock, Unbroken():
+            self._take_in()
+            for ticket in list(self._settling.tickets.values()):
+                self._settling.end(ticket.answers, "cancelled")
+            self._cache.clear()
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[TokenEvent]:
+        """Compute one pass and return the tokens that came of it; none where there is nothing to do.
+
+        A request that the model can't compute (NaN) ends with an error, and no other does. KeyboardInterrupt leaves
+        everything as it was before the pass, or as it is after it.
+        """
+        try:
+            with self._lock:
+                return self._step()
+        finally:
+            self._take_cancelled()
+
+    def _step(self) -> list[TokenEvent]:
+        started_s = self.clock()
+        with Unbroken():
+            self._take_in()
+            self._scheduler.undo_unsettled()
+            plan = self._scheduler.plan_step()
+            self._scheduler.commit(plan, started_s)
+        if not plan.feeds:
+            return []
+        batch = lower(plan)
+        try:
+            logits = self._decoder.forward(batch.parts)
+        except NumericsError:
+            return self._step_alone(batch)
+        with Unbroken():
+            events = self._settling.settle(batch, logits, self.clock())
+            self._cost.observe(plan.load, self.clock() - started_s)
+        return events
+
+    def _step_alone(self, batch: Batch) -> list[TokenEvent]:
+        """Compute each part by itself, and end the answers of those that fail."""
+        events: list[TokenEvent] = []
+        for alone in batch.alone():
+            try:
+                logits = self._decoder.forward(alone.parts)
+            except NumericsError as error:
+                with Unbroken():
+                    self._settling.end((alone.feeds[0].answer,), "error", error)
+            else:
+                with Unbroken():
+                    events += self._settling.settle(alone, logits, self.clock())
+        return events
+
+    def wait(self, is_over: Callable[[], bool], before_step: Callable[[], object] = bool) -> None:
+        """Step the engine, or wait while another thread does, until ``is_over``; asked, as ``before_step``, in between."""
+        self._turns.wait(is_over, before_step)
+
+    # ---- what is there ---------------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """Return counts, times and gauges as they are between two steps."""
         with self._lock:
-            before = self._decoder.num_forward_tokens
-            rows = self._decoder.forward([Part(sequence, token_ids, logits)])
-            sequence.drop_unseen()
-            return rows, self._decoder.num_forward_tokens - before
+            return self._counters.snapshot(self._cache, self._scheduler)
 
     def usage(self, sequence: Sequence | None) -> KvUsage:
         """Return what ``sequence`` (None: one not begun yet) takes of the cache now."""
@@ -86,7 +228,7 @@ class Engine:
         )
 
     def logits(self, token_ids: TokenIds[int], *, is_cached: bool = True, chunk: int | None = None) -> Logits:
-        """Return the logits after each of ``token_ids`` [T, V].
+        """Return the logits after each of ``token_ids`` [T, V]; requests under way wait meanwhile.
 
         ``chunk`` is the most rows that enter the model together. Uncached, each position's prefix is computed anew.
         """
@@ -94,43 +236,36 @@ class Engine:
         if chunk is not None and chunk < 1:
             raise RequestError(f"chunk must be at least 1 token, got {chunk}")
         logits = np.empty((len(token_ids), self.vocab_size), np.float32)
-        if is_cached:
-            self._fill(logits, token_ids, chunk)
-        else:
-            for end in range(1, len(token_ids) + 1):
-                self._fill(logits[end - 1 : end], token_ids[:end], chunk)
+        with self._lock:
+            if is_cached:
+                self._fill(logits, token_ids, chunk)
+            else:
+                for end in range(1, len(token_ids) + 1):
+                    self._fill(logits[end - 1 : end], token_ids[:end], chunk)
         return logits
 
     def _fill(self, logits: Logits, token_ids: TokenIds[int], chunk: int | None) -> None:
         """Write the logits of the last ``len(logits)`` of ``token_ids``, all of them or one."""
-        sequence = self._cache.new_sequence()
+        sequence, step = self._cache.new_sequence(is_shared=False), min(chunk or self.step_tokens, self.step_tokens)
         try:
-            for start, piece in pieces(token_ids, min(chunk or self.step_tokens, self.step_tokens)):
+            for start in range(0, len(token_ids), step):
+                piece = token_ids[start : start + step]
                 if len(logits) == len(token_ids):
-                    logits[start : start + len(piece)], _ = self.forward(sequence, piece, "all")
+                    logits[start : start + len(piece)] = self.forward(sequence, piece, "all")
                 elif start + len(piece) < len(token_ids):
                     self.forward(sequence, piece, "none")
                 else:
-                    logits[:], _ = self.forward(sequence, piece, "last")
+                    logits[:] = self.forward(sequence, piece, "last")
         finally:
             sequence.release()
 
+    def forward(self, sequence: Sequence, token_ids: TokenIds[int], logits: Literal["last", "all", "none"]) -> Logits:
+        """Append to a sequence of the caller's own; who runs gives way where blocks are missing. Needs the lock.
 
-def pieces(token_ids: TokenIds[int], most: int) -> Iterator[tuple[int, TokenIds[int]]]:
-    """Yield (start, tokens) of consecutive pieces of at most ``most`` tokens."""
-    for start in range(0, len(token_ids), most):
-        yield start, token_ids[start : start + most]
-
-
-def check_prompt(token_ids: TokenIds[int], vocab_size: int, context_length: int) -> None:
-    """Raise RequestError unless ``token_ids`` are at least one, in the vocabulary, and fit the context."""
-    if not token_ids:
-        raise RequestError("the prompt is empty: not one token; give some text")
-    if len(token_ids) > context_length:
-        raise RequestError(
-            f"the prompt has {len(token_ids)} tokens and the context holds {context_length}; shorten it, or raise "
-            "--context (or --kv-budget) as far as the model and the memory allow"
-        )
-    for token_id in (min(token_ids), max(token_ids)):
-        if not 0 <= token_id < vocab_size:
-            raise RequestError(f"token id {token_id} isn't in the vocabulary; ids are 0 to {vocab_size - 1}")
+        The rows are valid until the next pass.
+        """
+        while sequence.blocks_missing(len(token_ids)) and self._scheduler.running:
+            self._scheduler.preempt(self._scheduler.running[-1])
+        rows = self._decoder.forward([Part(sequence, token_ids, logits)])
+        sequence.drop_unseen()
+        return rows

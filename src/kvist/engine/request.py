@@ -10,6 +10,8 @@ from kvist.errors import RequestError
 
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 100
+MAX_CHOICES = 128
+MAX_DRAFT = 32
 
 
 def _check(is_allowed: bool, name: str, got: object, allowed: str) -> None:
@@ -30,6 +32,10 @@ class SamplingParams:
     ``logprobs`` N asks for the N likeliest tokens at each position besides the chosen one, under the model's own
     distribution (before any of the steps above).
 
+    ``n`` answers are drawn to one prompt, which is computed once; with ``best_of`` that many are drawn and the ``n`` of
+    the highest mean log-probability are given. ``speculation`` N drafts up to N tokens at once from text that repeats
+    what came before (0: none); the answer is the same to the bit, only sooner.
+
     Raises RequestError for a value out of its range.
     """
 
@@ -47,6 +53,9 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     ignore_eos: bool = False
+    n: int = 1
+    best_of: int | None = None
+    speculation: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
@@ -66,6 +75,10 @@ class SamplingParams:
         _check("" not in self.stop, "stop", "", "a text of at least one character")
         is_countable = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
         _check(is_countable, "logprobs", self.logprobs, f"from 0 to {MAX_LOGPROBS}")
+        _check(1 <= self.n <= MAX_CHOICES, "n", self.n, f"from 1 to {MAX_CHOICES}")
+        is_enough = self.best_of is None or self.n <= self.best_of <= MAX_CHOICES
+        _check(is_enough, "best_of", self.best_of, f"from n ({self.n}) to {MAX_CHOICES}")
+        _check(0 <= self.speculation <= MAX_DRAFT, "speculation", self.speculation, f"from 0 (none) to {MAX_DRAFT}")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -76,6 +89,21 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def num_choices(self) -> int:
+        """Answers that are drawn, the ones given or more."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether what a request has seen changes its logits."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the likeliest token of the model's own logits is taken."""
+        return self.is_greedy and not self.has_penalty and not self.logit_bias
+
     def check_token_ids(self, vocab_size: int) -> None:
         """Raise RequestError unless the token ids named here belong to a vocabulary of ``vocab_size``."""
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
@@ -85,11 +113,14 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Request:
-    """One answer to compute: a prompt in token ids and how to go on from it.
+    """One prompt in token ids and how to go on from it.
 
     ``is_cached`` False recomputes the whole prefix for every token (the yardstick). ``has_digest`` asks for a SHA-256
     over the logits that were sampled from. ``choice`` numbers the answers to one prompt; it is part of the random
-    numbers' key.
+    numbers' key, and of several choices (``params.n``) the first has this number.
+
+    ``priority``: the higher, the sooner, under the policy of that name. Blocks are shared between requests of the same
+    ``salt``, with nobody where ``is_shared`` is False. ``explain`` shows the texts where a cached prompt differs.
     """
 
     token_ids: tuple[int, ...]
@@ -97,3 +128,12 @@ class Request:
     is_cached: bool = True
     has_digest: bool = False
     choice: int = 0
+    priority: int = 0
+    salt: str = ""
+    is_shared: bool = True
+    explain: bool = False
+
+    @property
+    def num_most_held(self) -> int:
+        """The most tokens it puts into the cache: the last one chosen never enters the model."""
+        return len(self.token_ids) + self.params.max_tokens - 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "context", "cancelled"]
-"""stop: an end token or stop string; length: ``max_tokens``; context: no room for another token."""
+from kvist.cache.explain import Miss
+
+FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
+"""stop: an end token or stop string; length: ``max_tokens``; context: no room for another token; error: see there."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class TokenLogprobs:
 class TokenEvent:
     """One more token. ``text`` is what can be shown now: it may be empty while a character or a stop string is open.
 
-    ``index`` counts from 0. ``finish_reason`` is set on the last event only.
+    ``index`` counts from 0. ``finish_reason`` is set on the last event only. ``request_id`` is the engine's number for
+    the request, ``choice`` says to which of its answers the token belongs.
     """
 
     index: int
@@ -30,6 +33,8 @@ class TokenEvent:
     text: str
     logprobs: TokenLogprobs | None = None
     finish_reason: FinishReason | None = None
+    request_id: int = 0
+    choice: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ class Result:
     ``forward_tokens`` counts rows that entered the model for this answer, ``cached_tokens`` the prompt's tokens that
     didn't have to. ``ttft_s`` is from the request to its first token, ``tpot_s`` the mean of the further ones (None
     where there are none). ``logits_sha256`` is over the float32 bytes of each row of logits sampled from.
+
+    ``queue_s`` is from the request to when its first row could be computed. ``num_preemptions`` says how often its
+    blocks were taken away in between. Of ``drafted_tokens`` guessed ahead ``accepted_tokens`` were right. ``choices``
+    are all answers where several were asked for, this one the first of them. ``miss`` says why no more of the prompt
+    was in the cache. ``error`` says what went wrong.
     """
 
     text: str
@@ -66,6 +76,13 @@ class Result:
     kv: KvUsage
     logprobs: tuple[TokenLogprobs, ...] | None = None
     logits_sha256: str | None = None
+    queue_s: float | None = None
+    num_preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    choices: tuple[Result, ...] = ()
+    miss: Miss | None = None
+    error: str | None = None
 
     @property
     def generated_tokens(self) -> int:

@@ -37,9 +37,17 @@ class History:
 
 
 def choose_token(
-    logits: Row, params: SamplingParams, history: History, *, seed: int, choice: int, position: int
+    logits: Row,
+    params: SamplingParams,
+    history: History | None,
+    *,
+    seed: int,
+    choice: int,
+    position: int,
 ) -> int:
     """Return the token for ``position``, chosen from ``logits`` [V], which stay as they are.
+
+    ``history`` may be None where nothing is penalised.
 
     Raises:
         NumericsError: a logit is NaN or infinite.
@@ -69,14 +77,16 @@ def check_finite(largest: np.float32, position: int) -> None:
         )
 
 
-def adjusted(logits: Row, params: SamplingParams, history: History) -> Row:
+def adjusted(logits: Row, params: SamplingParams, history: History | None) -> Row:
     """Return logits with bias and penalties; the same array where there are none."""
-    has_penalty = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
-    if not has_penalty and not params.logit_bias:
+    if not params.has_penalty and not params.logit_bias:
         return logits
     logits = logits.copy()
     for token_id, bias in params.logit_bias.items():
         logits[token_id] += np.float32(bias)
+    if not params.has_penalty:
+        return logits
+    assert history is not None, "a penalty needs the history"
     if params.repetition_penalty != 1:
         ids = np.flatnonzero(history.seen)
         factor, values = np.float32(params.repetition_penalty), logits[ids]

@@ -13,6 +13,8 @@ class StopStrings:
 
     def push(self, text: str) -> str:
         """Return what can be shown now that ``text`` follows; nothing more once a stop string was found."""
+        if not self._strings:
+            return text
         if self.is_found:
             return ""
         text = self._held + text

@@ -1,0 +1,117 @@
+"""How long a step will take: a linear model of what is in it, learnt from the steps that were measured.
+
+The coefficients walk at random and each step is a noisy look at one of their sums (a Kalman filter): what the latest
+steps had in them is known well, and what they hadn't stays as it was last seen, with a doubt that grows up to that of
+the beginning. One step that took unreasonably long (another process, a page fault) moves nothing by more than three
+times its doubt.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+DRIFT = 0.02
+"""How much of the first doubt is added with each step."""
+NOISE = 0.1
+"""A step's own scatter, as a share of its time."""
+MOST_DEVIATIONS = 3.0
+LEAST_SHARE = 0.05
+"""No coefficient falls below this share of the first guess: nothing is free."""
+
+
+class Load(NamedTuple):
+    """What is in a step: rows, tokens that decoding rows read and that a prompt's rows read, and rows of logits."""
+
+    rows: int = 0
+    decode_reads: int = 0
+    prefill_reads: int = 0
+    outputs: int = 0
+
+    def plus(self, other: Load) -> Load:
+        return Load(
+            self.rows + other.rows,
+            self.decode_reads + other.decode_reads,
+            self.prefill_reads + other.prefill_reads,
+            self.outputs + other.outputs,
+        )
+
+
+def prefill_load(position: int, count: int, num_outputs: int) -> Load:
+    """The load of ``count`` rows in a row, of which the first sees ``position`` tokens before it."""
+    return Load(count, 0, count * position + count * (count + 1) // 2, num_outputs)
+
+
+def decode_load(position: int) -> Load:
+    """The load of one row that sees ``position`` tokens before it."""
+    return Load(1, position + 1, 0, 1)
+
+
+class CostModel:
+    """Seconds = constant + row x rows + ... ; ``guess`` are the five coefficients to begin with."""
+
+    def __init__(self, guess: tuple[float, float, float, float, float]) -> None:
+        self._guess = np.array(guess)
+        self._least = LEAST_SHARE * self._guess
+        self._doubt = np.diag(self._guess**2)
+        self._cap = self._guess**2
+        self._take(self._guess.copy())
+        self.num_seen = 0
+
+    def _take(self, coefficients: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+        self._now = coefficients
+        self._step_s, self._row_s, self._decode_s, self._prefill_s, self._output_s = coefficients.tolist()
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Seconds a step, a row, a token read in a decode, one read in a prefill, a row of logits."""
+        return (self._step_s, self._row_s, self._decode_s, self._prefill_s, self._output_s)
+
+    def predict(self, load: Load) -> float:
+        """Seconds that a step of this load takes."""
+        return (
+            self._step_s
+            + self._row_s * load.rows
+            + self._decode_s * load.decode_reads
+            + self._prefill_s * load.prefill_reads
+            + self._output_s * load.outputs
+        )
+
+    def observe(self, load: Load, seconds: float) -> None:
+        """Learn from a step that took ``seconds``."""
+        x = np.array((1.0, *load))
+        doubt = self._doubt + np.diag(DRIFT * self._cap)
+        excess = np.sqrt(np.minimum(1.0, self._cap / doubt.diagonal()))
+        doubt *= excess[:, None] * excess[None, :]
+        gain = doubt @ x
+        predicted = float(self._now @ x)
+        variance = float(x @ gain) + (NOISE * max(predicted, seconds)) ** 2
+        most = MOST_DEVIATIONS * variance**0.5
+        surprise = max(-most, min(most, seconds - predicted))
+        gain /= variance
+        self._doubt = doubt - np.outer(gain, x @ doubt)
+        self._take(np.maximum(self._now + gain * surprise, self._least))
+        self.num_seen += 1
+
+    def rows_within(self, load: Load, seconds: float, position: int, most: int) -> int:
+        """The most rows of a prompt, from ``position`` on, that can join ``load`` without it taking over ``seconds``."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.predict(load.plus(prefill_load(position, middle, 1))) <= seconds:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def first_guess(weights_bytes: int, kv_token_bytes: int, logits_bytes: int) -> tuple[float, float, float, float, float]:
+    """Coefficients for a model before anything is measured, on a machine of 20 GB/s and a few hundred GOP/s.
+
+    A pass reads the weights; a row multiplies with each of them; a decode reads keys and values from memory, a
+    prefill's rows share what they read.
+    """
+    step_s = weights_bytes / 3e10 + 2e-4
+    return (step_s, weights_bytes / 4e11 + 1e-5, kv_token_bytes / 1.5e10 + 1e-9, kv_token_bytes / 6e10 + 1e-9,
+            logits_bytes / 4e9 + 1e-5)  # fmt: skip

@@ -1,0 +1,212 @@
+"""One step's plan as it takes shape. Reads the answers, the pools and the cost model, and writes to itself alone.
+
+The order: a row for everyone who is running, the oldest first, taking blocks from the youngest where they run out;
+then drafts; then more rows for prompts, within the time that those who decode can be made to wait; then new requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kvist.cache.kv_cache import KvCache
+from kvist.engine.answer import Answer
+from kvist.engine.cost import CostModel, Load, decode_load, prefill_load
+from kvist.engine.plan import Feed, Plan
+from kvist.engine.policy import Policy, Running
+from kvist.engine.prospect import Prospect, Prospects
+from kvist.engine.room import Room
+from kvist.engine.speculation import NO_DRAFT, Draft
+from kvist.spec.cache import BLOCK_TOKENS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How steps are made.
+
+    ``stretch``: a step with users that decode may take this many times as long as their rows alone would.
+    ``least_rows`` of the oldest prompt are computed in each step whatever that takes, so that it ends.
+    ``max_running`` answers hold blocks at most; None: as many as a pass has rows.
+    """
+
+    stretch: float = 3.0
+    least_rows: int = 8
+    max_running: int | None = None
+
+
+DEFAULT_SETTINGS = Settings()
+
+
+class Planning:
+    """``running`` in the order of their admission, ``waiting`` in that in which they are to be served."""
+
+    def __init__(
+        self,
+        cache: KvCache,
+        prospects: Prospects,
+        cost: CostModel,
+        policy: Policy,
+        settings: Settings,
+        *,
+        step_tokens: int,
+        running: Iterable[Answer],
+        waiting: Iterable[Answer],
+    ) -> None:
+        self._cost, self._policy, self._settings = cost, policy, settings
+        self._prospects = prospects
+        self._running = list(running)
+        self._waiting = waiting
+        self._room = Room(cache)
+        self._rows: dict[Answer, int] = {}  # of those that go on running, in the order of their admission
+        self._drafts: dict[Answer, Draft] = {}
+        self._preempted: list[Answer] = []
+        self._admitted: list[Answer] = []
+        self._names: set[bytes] = set()  # of the blocks that those will compute
+        self._rows_left = step_tokens
+        self._most_running = min(settings.max_running or step_tokens, step_tokens)
+        self._load = Load()
+        self._limit_s = float("inf")
+
+    def plan(self) -> Plan:
+        """Return the plan; called once."""
+        self._keep_running()
+        decoding = [answer for answer in self._rows if answer.is_decoding]
+        for answer in decoding:
+            self._load = self._load.plus(decode_load(answer.num_held))
+        if decoding:
+            self._limit_s = self._settings.stretch * self._cost.predict(self._load)
+        self._draft(decoding)
+        is_oldest = True
+        for answer in self._rows:
+            if not answer.is_decoding:
+                self._prefill(answer, answer.num_held, is_oldest)
+                is_oldest = False
+        if not self._preempted:
+            self._admit(is_oldest)
+        return self._result(decoding)
+
+    # ---- a row for everyone that runs ------------------------------------------------------------------------------
+
+    def _keep_running(self) -> None:
+        """Give each running answer the blocks of one row, at the cost of the victims that the policy names."""
+        gone: set[Answer] = set()
+        victims = self._victims()
+        for answer in self._running:
+            while answer not in gone and not self._room.fits(answer.held, 1):
+                victim = next((found for found in victims if found not in gone), None)
+                assert victim is not None, (answer.num_held, self._room.available, "the oldest doesn't fit alone")
+                gone.add(victim)
+                self._preempt(victim)
+            if answer not in gone:
+                self._room.grow(answer.held, 1)
+                self._rows[answer] = 1
+                self._rows_left -= 1
+
+    def _victims(self) -> Iterator[Answer]:
+        by_admission = {answer.admission: answer for answer in self._running}
+        facts = [Running(answer.admission, answer.request.priority, answer.num_held) for answer in self._running]
+        return (by_admission[found.admission] for found in self._policy.victims(facts))
+
+    def _preempt(self, victim: Answer) -> None:
+        """Take back what ``victim`` holds, and what this plan had given it."""
+        if self._rows.pop(victim, 0):
+            self._rows_left += 1
+        self._room.release(victim.held)
+        self._preempted.append(victim)
+
+    # ---- drafts ----------------------------------------------------------------------------------------------------
+
+    def _draft(self, decoding: list[Answer]) -> None:
+        """Add drafts behind the rows of those that asked for them, where they are worth their rows."""
+        for answer in decoding:
+            most = min(answer.most_drafted, self._rows_left)
+            if answer.drafter is None or most < 1:
+                continue
+            draft = answer.drafter.draft(most)
+            if not draft.token_ids:
+                continue
+            step_s = self._cost.predict(self._load)
+            row_s = self._cost.predict(self._load.plus(Load(1, answer.num_held, 0, 1))) - step_s
+            draft = answer.drafter.cut(draft, step_s / len(decoding), row_s)
+            length = len(draft.token_ids)
+            while length and not self._room.fits(answer.held, 1 + length):
+                length -= 1
+            if length:
+                self._room.grow(answer.held, 1 + length)
+                self._drafts[answer] = Draft(draft.match, draft.token_ids[:length])
+                self._rows_left -= length
+                reads = length * (answer.num_held + 1) + length * (length + 1) // 2
+                self._load = self._load.plus(Load(length, reads, 0, length))
+
+    # ---- prompts ---------------------------------------------------------------------------------------------------
+
+    def _prefill(self, answer: Answer, position: int, is_oldest: bool) -> None:
+        """Give ``answer``, which has the blocks of one row, as many rows as time and blocks allow."""
+        most = min(answer.num_left, self._rows_left + 1)
+        in_time = self._cost.rows_within(self._load, self._limit_s, position, most)
+        count = max(in_time, min(most, self._settings.least_rows if is_oldest else 1))
+        while count > 1 and not self._room.fits(answer.held, count):
+            count = _block_less(position, count)
+        self._room.grow(answer.held, count)
+        self._rows[answer] = count
+        self._rows_left -= count - 1
+        self._load = self._load.plus(prefill_load(position, count, int(count == answer.num_left)))
+
+    # ---- new ones --------------------------------------------------------------------------------------------------
+
+    def _admit(self, is_oldest: bool) -> None:
+        """Let waiting requests in, the most urgent first, until one doesn't fit: nobody overtakes it for that."""
+        num_running = sum(1 + len(answer.followers) for answer in self._rows)
+        for answer in self._waiting:
+            num_running += 1 + len(answer.followers)
+            prospect = self._prospects.of(answer)
+            if self._is_computed_elsewhere(prospect):
+                continue
+            if self._rows_left < 1 or num_running > max(self._most_running, 1 + len(answer.followers)):
+                return
+            count = self._first_rows(answer, prospect, is_oldest)
+            if not count:
+                return
+            is_oldest = False
+            self._room.take_blocks(prospect.blocks_wanted(count))
+            self._admitted.append(answer)
+            self._names.update(prospect.names)
+            self._rows[answer] = count
+            self._rows_left -= count
+            num_outputs = int(count == len(answer.ids) - prospect.num_tokens)
+            self._load = self._load.plus(prefill_load(prospect.num_tokens, count, num_outputs))
+
+    def _is_computed_elsewhere(self, prospect: Prospect) -> bool:
+        """Whether somebody else computes the next block that is wanted: it will be there soon."""
+        if prospect.is_computed_elsewhere or not prospect.names:
+            return prospect.is_computed_elsewhere
+        return prospect.names[0] in self._names
+
+    def _first_rows(self, answer: Answer, prospect: Prospect, is_oldest: bool) -> int:
+        """Rows that a request can begin with: 0 where there is no time, or no room for its whole prompt."""
+        num_left = len(answer.ids) - prospect.num_tokens
+        most = min(num_left, self._rows_left)
+        in_time = self._cost.rows_within(self._load, self._limit_s, prospect.num_tokens, most)
+        count = max(in_time, min(most, self._settings.least_rows)) if is_oldest else in_time
+        if self._rows:
+            return count if self._room.has(prospect.blocks_wanted(num_left), reserve=len(self._rows)) else 0
+        while count > 1 and not self._room.has(prospect.blocks_wanted(count)):
+            count = _block_less(prospect.num_tokens, count)
+        assert self._room.has(prospect.blocks_wanted(count)), (prospect, count, self._room.available)
+        return count
+
+    def _result(self, decoding: list[Answer]) -> Plan:
+        feeds = [Feed(answer, 1, self._drafts.get(answer, NO_DRAFT)) for answer in decoding]
+        feeds += [Feed(answer, count) for answer, count in self._rows.items() if not answer.is_decoding]
+        return Plan(
+            tuple(self._preempted),
+            tuple(self._admitted),
+            tuple(feeds),
+            self._load,
+            self._cost.predict(self._load),
+        )
+
+
+def _block_less(position: int, count: int) -> int:
+    """Rows from ``position`` on that end with the block before the one in which ``count`` rows end; at least one."""
+    return max(1, count - 1 - (position + count - 1) % BLOCK_TOKENS)
