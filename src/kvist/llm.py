@@ -19,8 +19,8 @@ from kvist.cache.kv_cache import KvCache
 from kvist.cache.memory import available_memory
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.capacity import Capacity, plan_capacity
-from kvist.engine.cores import usable_cores
 from kvist.engine.checks import check_prompt
+from kvist.engine.cores import usable_cores
 from kvist.engine.engine import Engine
 from kvist.engine.files import Messages, ModelFiles, open_model
 from kvist.engine.generation import Generation
@@ -65,9 +65,12 @@ class LLM:
 
     ``model`` is a name of the catalog, a path, ``hf:org/name``, or an opened ``ModelFiles``. ``weights`` converts at
     load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
-    model's trained one. The cache is reserved at once: ``kv_budget`` bytes (a number, or text such as "1GiB"), else one
-    sequence of the context, at most half of the free memory. ``progress`` is called with the name of each part of
-    loading as it begins ("weights", "cache", "kernels"), and with "ready".
+    model's trained one. The cache is reserved at once, for all requests together: ``kv_budget`` bytes (a number, or text
+    such as "1GiB"), else one sequence of the context, at most half of the free memory. ``progress`` is called with the
+    name of each part of loading as it begins ("weights", "cache", "kernels"), and with "ready".
+
+    Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority, shortest,
+    cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first token.
 
     Raises CheckpointError, SpecError or CapacityError, one line each, before anything large is allocated.
     """
@@ -101,8 +104,13 @@ class LLM:
             raise
         try:
             progress("cache")
+            length = min(self.capacity.num_tokens, context or self.spec.context_length)
             self._cache = KvCache(
-                self.spec, cache, num_tokens=self.capacity.num_tokens, step_tokens=self._decoder.step_tokens
+                self.spec,
+                cache,
+                num_tokens=length,
+                step_tokens=self._decoder.step_tokens,
+                budget=None if kv_budget is None else budget_bytes(kv_budget),
             )
             progress("kernels")
             self._decoder.prepare(self._cache)
@@ -114,7 +122,7 @@ class LLM:
             self._decoder,
             self._cache,
             cache,
-            context_length=min(self.capacity.num_tokens, context or self.spec.context_length),
+            context_length=length,
             tokenizer=self.files.tokenizer,
             end_token_ids=self.files.end_token_ids,
             policy=policy,
@@ -240,9 +248,7 @@ class LLM:
         request = self._request(prompt, params or self.default_params, more)
         return Generation(self.engine, request, is_cancelled=is_cancelled)
 
-    def chat(
-        self, messages: Messages, params: SamplingParams | None = None, **more: Unpack[RequestOptions]
-    ) -> Result:
+    def chat(self, messages: Messages, params: SamplingParams | None = None, **more: Unpack[RequestOptions]) -> Result:
         """Return the assistant's answer to ``messages``: ``[{"role": "user", "content": "Hello"}]``.
 
         What an earlier turn computed is in the cache: only the new text enters the model.
@@ -292,9 +298,14 @@ def capacity_of(
         cache,
         context=context or trained,
         step_tokens=STEP_TOKENS,
-        budget=parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget,
+        budget=None if kv_budget is None else budget_bytes(kv_budget),
         available=None if available is None else available - needed,
     )
+
+
+def budget_bytes(kv_budget: int | str) -> int:
+    """Return a budget in bytes. Raises SpecError for a text that is no size."""
+    return parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget
 
 
 def check_fits(files: ModelFiles, capacity: Capacity, token_ids: Sequence[int], context: int | None) -> None:

@@ -55,7 +55,8 @@ def test_answers_go_to_stdout_and_lines_about_them_to_stderr(kvist: Command) -> 
 def test_reset_forgets(kvist: Command) -> None:
     done = kvist("chat", "--json", stdin=b"Hello\n/reset\nHello\n")
     first, second = done.json["turns"]
-    assert (first["prompt_tokens"], second["cached_tokens"]) == (second["prompt_tokens"], 0)
+    assert (first["prompt_tokens"], first["text"]) == (second["prompt_tokens"], second["text"])  # nothing comes before
+    assert (first["cached_tokens"], second["cached_tokens"]) == (0, first["prompt_tokens"] - 1)  # but the cache has it
     assert len(done.json["messages"]) == 2
 
 

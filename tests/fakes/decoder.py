@@ -1,8 +1,8 @@
 """A decoder whose logits are a hash of all tokens before them: whoever feeds it a wrong prefix gets other logits.
 
-What it keeps of a token stands in the cache's own blocks, found through the sequence's table: a hash of all tokens up to
-it. So a block that is shared, copied, swapped or evicted wrongly shows. It keeps to the real one's contract: blocks are
-taken in the sequence it is handed, rows are counted, and more than ``step_tokens`` at once are refused.
+What it keeps of a token stands in the cache's own blocks, found through the sequence's table: a hash of all tokens up
+to it. So a block that is shared, copied, swapped or evicted wrongly shows. It keeps to the real one's contract: blocks
+are taken in the sequence it is handed, rows are counted, and more than ``step_tokens`` at once are refused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FakeDecoder:
     def prepare(self, cache: KvCache) -> None:
         self.prepared = cache
 
-    def forward(self, parts: Values[Part], *, is_copied: bool = True) -> np.ndarray:
+    def forward(self, parts: Values[Part]) -> np.ndarray:
         assert not self.is_closed
         num_rows = sum(len(part.token_ids) for part in parts)
         assert 0 < num_rows <= self.step_tokens, (num_rows, self.step_tokens)

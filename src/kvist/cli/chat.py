@@ -1,4 +1,4 @@
-"""``kvist chat``: turns that share one place in the cache."""
+"""``kvist chat``: turns, each of which finds the earlier ones in the cache."""
 
 from __future__ import annotations
 

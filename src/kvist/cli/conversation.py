@@ -1,4 +1,4 @@
-"""A chat as it grows: its messages, and the place in the cache that lets a turn compute only its new text."""
+"""A chat as it grows: its messages. A turn computes only its new text: the rest is found in the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Conversation:
         self._llm = llm
         self._params = params
         self._system = [] if system is None else [{"role": "system", "content": system}]
-        self._transcript = llm.new_transcript()
         self._saved: set[Path] = set()
         self.turns: list[dict[str, str]] = []
         self.results: list[Result] = []
@@ -39,7 +38,7 @@ class Conversation:
         self.turns.append({"role": "user", "content": text})
         try:
             token_ids = self._fitted()
-            return self._llm.stream(token_ids, self._params, transcript=self._transcript, is_cancelled=is_cancelled)
+            return self._llm.stream(token_ids, self._params, is_cancelled=is_cancelled)
         except BaseException:
             self.turns.pop()
             raise
@@ -56,7 +55,6 @@ class Conversation:
         """Forget all turns; the system message stays."""
         self.turns.clear()
         self.num_dropped = 0
-        self._transcript.reset()
 
     def save(self, name: str) -> Path:
         """Write the messages to a new file, as JSON. Raises RequestError where it exists or can't be written."""

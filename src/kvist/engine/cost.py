@@ -95,7 +95,7 @@ class CostModel:
         self.num_seen += 1
 
     def rows_within(self, load: Load, seconds: float, position: int, most: int) -> int:
-        """The most rows of a prompt, from ``position`` on, that can join ``load`` without it taking over ``seconds``."""
+        """The most rows of a prompt, from ``position`` on, that can join ``load`` in ``seconds`` in all."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2

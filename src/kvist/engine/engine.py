@@ -195,18 +195,21 @@ class Engine:
         """Compute each part by itself, and end the answers of those that fail."""
         events: list[TokenEvent] = []
         for alone in batch.alone():
-            try:
-                logits = self._decoder.forward(alone.parts)
-            except NumericsError as error:
-                with Unbroken():
-                    self._settling.end((alone.feeds[0].answer,), "error", error)
-            else:
-                with Unbroken():
-                    events += self._settling.settle(alone, logits, self.clock())
+            events += self._compute_one(alone)
         return events
 
+    def _compute_one(self, alone: Batch) -> list[TokenEvent]:
+        try:
+            logits = self._decoder.forward(alone.parts)
+        except NumericsError as error:
+            with Unbroken():
+                self._settling.end((alone.feeds[0].answer,), "error", error)
+            return []
+        with Unbroken():
+            return self._settling.settle(alone, logits, self.clock())
+
     def wait(self, is_over: Callable[[], bool], before_step: Callable[[], object] = bool) -> None:
-        """Step the engine, or wait while another thread does, until ``is_over``; asked, as ``before_step``, in between."""
+        """Step the engine, or wait while another thread does, until ``is_over``; ``before_step`` is called between."""
         self._turns.wait(is_over, before_step)
 
     # ---- what is there ---------------------------------------------------------------------------------------------

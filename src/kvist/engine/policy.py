@@ -43,7 +43,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Policy:
-    """``urgency``: the highest is served first, ties to the earlier arrival. ``worth``: the lowest gives way first, ties
+    """The highest ``urgency`` is served first, ties to the earlier arrival; the lowest ``worth`` gives way first, ties
     to the later admission. ``needs_hits`` says that urgency looks at the cache."""
 
     name: str

@@ -15,8 +15,6 @@ from kvist.engine.request import Request
 from kvist.engine.result import Result
 from kvist.engine.ticket import Ticket
 
-
-
 REDRAW_S = 0.2
 
 
@@ -35,8 +33,7 @@ def run_all(engine: Engine, requests: Many[Request], *, show: bool | None = None
     ) if is_shown else None  # fmt: skip
     shown: AbstractContextManager[object] = bar or nullcontext()
     try:
-        for request in requests:
-            tickets.append(engine.add(request))
+        tickets.extend(engine.add(request) for request in requests)
         with shown:
             _run(engine, tickets, bar)
     finally:

@@ -18,7 +18,7 @@ from kvist.engine.policy import Policy, Waiting
 from kvist.engine.prospect import Prospects
 
 REORDER_STEPS = 16
-"""Steps after which the cache is asked again how much of each waiting prompt it holds, where the policy wants to know."""
+"""Steps after which the cache is asked again what it holds of each waiting prompt, where the policy wants to know."""
 
 
 class Scheduler:

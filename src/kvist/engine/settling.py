@@ -29,7 +29,7 @@ class Settling:
         self._events: list[TokenEvent] = []
 
     def begin(self, ticket: Ticket) -> None:
-        """Let a request wait for its turn. Its choices wait for the first one's prompt; the yardstick shares nothing."""
+        """Let a request wait for its turn. Choices wait for the first one's prompt; the yardstick shares nothing."""
         self.tickets[ticket.id] = ticket
         first, *others = ticket.answers
         self._scheduler.add(first)

@@ -17,7 +17,7 @@ LONGEST, SHORTEST = 5, 2
 MEMORY = 0.85
 """What an earlier verification still counts after one more."""
 PROBE_EVERY, PROBE_TOKENS = 24, 2
-"""At each so many-th position a draft of so many tokens is tried even where it isn't worth its rows: a text may begin to
+"""At each so many-th position so many tokens are drafted even where they aren't worth their rows: a text may begin to
 repeat."""
 
 
@@ -66,7 +66,7 @@ class Drafter:
     def cut(self, draft: Draft, token_s: float, row_s: float) -> Draft:
         """Return as much of ``draft`` as is worth its rows.
 
-        A draft's n-th token is right with the n-th power of what its match was right before, and then saves ``token_s``;
+        The n-th token is right with the n-th power of how often its match was right before, and then saves ``token_s``;
         right or wrong it takes ``row_s``.
         """
         chance = self.acceptance(draft.match)
