@@ -65,12 +65,13 @@ class LLM:
 
     ``model`` is a name of the catalog, a path, ``hf:org/name``, or an opened ``ModelFiles``. ``weights`` converts at
     load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
-    model's trained one. The cache is reserved at once, for all requests together: ``kv_budget`` bytes (a number, or text
-    such as "1GiB"), else one sequence of the context, at most half of the free memory. ``progress`` is called with the
-    name of each part of loading as it begins ("weights", "cache", "kernels"), and with "ready".
+    model's trained one. The cache is reserved at once, for all requests together: ``kv_budget`` bytes (a number, or a
+    text such as "1GiB"), else one sequence of the context, at most half of the free memory. ``progress`` is called with
+    the name of each part of loading as it begins ("weights", "cache", "kernels"), and with "ready".
 
-    Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority, shortest,
-    cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first token.
+    Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority,
+    shortest, cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first
+    token.
 
     Raises CheckpointError, SpecError or CapacityError, one line each, before anything large is allocated.
     """
