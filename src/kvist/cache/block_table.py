@@ -83,11 +83,13 @@ class Table:
         """Forget the blocks from number ``num_blocks`` on; returns those that were held."""
         cut = self._held_from(num_blocks)
         self.num_blocks = min(self.num_blocks, num_blocks)
-        self.first_block = min(self.first_block, self.num_blocks)
+        self.first_block = min(self.first_block, self.num_blocks) if self.num_blocks > self.num_first else 0
         return cut
 
     def drop(self, first_block: int) -> list[int]:
         """Forget the held blocks below number ``first_block``, the first ones excepted; returns them."""
-        end = max(self.first_block, min(first_block, self.num_blocks))
-        dropped, self.first_block = self._listed(self.gap[1], end), end
-        return dropped
+        gap, start = self.gap
+        end = max(start, min(first_block, self.num_blocks))
+        if end > gap:
+            self.first_block = end
+        return self._listed(start, end)

@@ -13,7 +13,7 @@ from kvist.cache.prefix import PrefixIndex
 from kvist.cache.sequence import Sequence
 from kvist.cache.store import Store
 from kvist.errors import CapacityError
-from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, layer_groups, pool_blocks, pool_bytes
+from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, check_retention, layer_groups, pool_blocks, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.spec.retention import RetentionSpec
@@ -55,6 +55,7 @@ class KvCache:
         self.spec = spec
         self.num_tokens = num_tokens
         self.groups = layer_groups(model, spec)
+        check_retention(self.groups, spec.retention)
         num_blocks = pool_blocks(self.groups, num_tokens, step_tokens, num_sequences=num_sequences, budget=budget)
         self.store = Store(self.groups, num_blocks)
         self.pools = tuple(BlockPool(count) for count in num_blocks)
@@ -80,15 +81,31 @@ class KvCache:
         return Scope(root, tuple(group.with_retention(kept) for group in self.groups))
 
     def new_sequence(
-        self, *, salt: str = "", is_shared: bool = True, retention: RetentionSpec | None = None
+        self,
+        *,
+        salt: str = "",
+        is_shared: bool = True,
+        retention: RetentionSpec | None = None,
+        prompt_tokens: int = 0,
     ) -> Sequence:
         """Return an empty sequence that keeps what ``retention`` says (None: the cache's own).
 
-        It finds and publishes blocks of its ``salt`` alone, and none at all unless ``is_shared``.
+        It finds and publishes blocks of its ``salt`` alone, and none at all unless ``is_shared``. ``prompt_tokens`` is
+        the length of its request's prompt, by which ``snapkv`` chooses.
+
+        Raises:
+            SpecError: a layer has a window of its own, and tokens are to be chosen by the attention they get.
         """
         kept = self.spec.retention if retention is None else retention
+        check_retention(self.groups, kept)
         scope = self.scope(salt=salt, retention=kept)
-        return Sequence(self, scope, is_shared=is_shared and not kept.is_scored, retention=kept)
+        return Sequence(
+            self,
+            scope,
+            is_shared=is_shared and not kept.is_scored,
+            retention=kept,
+            prompt_tokens=prompt_tokens,
+        )
 
     def chain(self, token_ids: TokenIds[int], *, salt: str = "", retention: RetentionSpec | None = None) -> Chain:
         """Return a prompt to look up with ``num_cached`` and ``is_being_computed``: hashed once, however often."""

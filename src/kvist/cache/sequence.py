@@ -10,9 +10,14 @@ from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
+from kvist.cache.attended import Attended
 from kvist.cache.block_table import Table
 from kvist.cache.chain import BLOCK_KEY, TOKEN_BYTES, Chain, Scope, block_hash, token_key
 from kvist.cache.explain import Miss
+from kvist.cache.retention import end_tallied, first_tallied
 from kvist.spec.cache import BLOCK_TOKENS, num_blocks
 from kvist.spec.retention import ALL, RetentionSpec
 
@@ -32,14 +37,27 @@ class Sequence:
     """Tokens 0 to ``num_tokens`` - 1, of which each group holds what later queries can still see.
 
     ``is_shared``: finds blocks of other sequences of its ``scope``, and publishes its own once their ids are recorded.
+    ``prompt_tokens`` are its request's prompt: where ``snapkv`` chooses, however often it is computed again.
     """
 
-    def __init__(self, cache: KvCache, scope: Scope, *, is_shared: bool = True, retention: RetentionSpec = ALL) -> None:
+    def __init__(
+        self,
+        cache: KvCache,
+        scope: Scope,
+        *,
+        is_shared: bool = True,
+        retention: RetentionSpec = ALL,
+        prompt_tokens: int = 0,
+    ) -> None:
         self.cache = cache
         self.scope = scope
         self.is_shared = is_shared
         self.retention = retention
+        self.prompt_tokens = prompt_tokens
         self.num_tokens = 0
+        self.num_evicted = 0
+        self.attended = tuple(Attended() for _ in scope.groups) if retention.is_scored else ()
+        self._num_final = 0  # tokens that can't be taken back one by one: others were chosen by their attention
         self.tables = tuple(Table(num_blocks(group.num_sinks)) for group in scope.groups)
         self._key = bytearray()  # ids of the recorded tokens
         self._hashes: list[bytes] = []  # of the whole recorded blocks
@@ -48,8 +66,11 @@ class Sequence:
 
     @property
     def num_slots(self) -> int:
-        """Tokens that stand in the table; slot s is token s."""
-        return self.num_tokens
+        """Tokens that the table counts, in the order of its blocks: where the next one is written.
+
+        Slot s is token s, unless tokens were chosen by their attention and moved.
+        """
+        return self.num_tokens - self.num_evicted
 
     @property
     def num_recorded(self) -> int:
@@ -59,7 +80,10 @@ class Sequence:
     @property
     def logical_bytes(self) -> int:
         """Bytes of the keys and values that are still needed."""
-        return sum(group.token_bytes * group.num_logical_tokens(self.num_tokens) for group in self.scope.groups)
+        return sum(
+            group.token_bytes * group.num_logical_tokens(self.num_tokens, self.prompt_tokens)
+            for group in self.scope.groups
+        )
 
     @property
     def allocated_bytes(self) -> int:
@@ -153,7 +177,15 @@ class Sequence:
 
     def fork(self) -> Sequence:
         """Return a sequence of the same tokens that shares every block; who first writes to the last one copies it."""
-        other = Sequence(self.cache, self.scope, is_shared=self.is_shared, retention=self.retention)
+        other = Sequence(
+            self.cache,
+            self.scope,
+            is_shared=self.is_shared,
+            retention=self.retention,
+            prompt_tokens=self.prompt_tokens,
+        )
+        other.num_evicted, other._num_final = self.num_evicted, self._num_final
+        other.attended = tuple(found.copy() for found in self.attended)
         for table, twin, pool in zip(self.tables, other.tables, self.cache.pools, strict=True):
             for block in table.held:
                 pool.share(block)
@@ -167,10 +199,27 @@ class Sequence:
 
     def blocks_needed(self, num_new: int) -> tuple[int, ...]:
         """Blocks of each group's pool that ``grow(num_new)`` can't do without."""
-        target, is_inside = num_blocks(self.num_tokens + num_new), num_new and self.num_tokens % BLOCK_TOKENS
+        target, written = num_blocks(self.num_slots + num_new), self.written(num_new)
         return tuple(
-            target - table.num_blocks + (1 if is_inside and pool.num_owners(self._last(table)) > 1 else 0)
+            target - table.num_blocks + sum(pool.num_owners(table[number]) > 1 for number in written)
             for table, pool in zip(self.tables, self.cache.pools, strict=True)
+        )
+
+    def written(self, num_new: int) -> range:
+        """Numbers of the blocks there are that ``num_new`` more tokens lead to write to, so that they must be its own.
+
+        The last one, where it is partly filled; all of them, where tokens will be chosen and moved.
+        """
+        end = num_blocks(self.num_slots)
+        if self._will_choose(num_new):
+            return range(end)
+        return range(end - 1 if num_new and self.num_slots % BLOCK_TOKENS else end, end)
+
+    def _will_choose(self, num_new: int) -> bool:
+        """Whether ``drop_unseen`` will move tokens, were there ``num_new`` more."""
+        num_tokens = self.num_tokens + num_new
+        return self.retention.is_scored and (
+            self.retention.num_slots(num_tokens, self.prompt_tokens) < num_tokens - self.num_evicted
         )
 
     def blocks_missing(self, num_new: int) -> int:
@@ -179,10 +228,6 @@ class Sequence:
             max(0, needed - pool.num_available)
             for needed, pool in zip(self.blocks_needed(num_new), self.cache.pools, strict=True)
         )
-
-    def _last(self, table: Table) -> int:
-        """The block that the next token goes to, where it is partly filled."""
-        return table[self.num_tokens // BLOCK_TOKENS]
 
     def grow(self, num_new: int) -> None:
         """Take the blocks for ``num_new`` more tokens.
@@ -195,55 +240,100 @@ class Sequence:
         needed = self.blocks_needed(num_new)
         for pool, count in zip(self.cache.pools, needed, strict=True):
             pool.require(count)
-        target, is_inside = num_blocks(self.num_tokens + num_new), num_new and self.num_tokens % BLOCK_TOKENS
+        target, written = num_blocks(self.num_slots + num_new), self.written(num_new)
         for group, (table, pool) in enumerate(zip(self.tables, self.cache.pools, strict=True)):
             num_added = target - table.num_blocks
-            if is_inside and not pool.is_private(self._last(table)):
-                self._own_last(group, num_added)
+            for number in written:
+                if not pool.is_private(table[number]):
+                    self._own(group, number, num_added)
             if num_added:
                 table.extend(pool.take(num_added))
+        for found in self.attended:
+            found.extend(self.num_tokens, num_new)
         self.num_tokens += num_new
 
-    def _own_last(self, group: int, num_added: int) -> None:
-        """Make the last block this sequence's own: a copy of it; or, where there's no room for one, itself."""
+    def _own(self, group: int, number: int, num_added: int) -> None:
+        """Make a block this sequence's own: a copy of it; or, where there's no room for one, itself."""
         table, pool = self.tables[group], self.cache.pools[group]
-        block = self._last(table)
+        block = table[number]
         if pool.num_owners(block) == 1 and pool.num_available <= num_added:
             self.cache.index.withdraw(group, block)
             return
         (copy,) = pool.take(1)
         self.cache.store.copy_block(group, block, copy)
-        table.replace(self.num_tokens // BLOCK_TOKENS, copy)
+        table.replace(number, copy)
         pool.give_back([block])
 
     def drop_unseen(self) -> None:
         """Give back the blocks that have left every window of the queries still to come.
 
-        Called when a step's tokens are settled: those of a step that failed can still be truncated before.
+        Where it is time to, the tokens that are kept are chosen and moved to the front. Called when a step's tokens are
+        settled: those of a step that failed can still be truncated before.
         """
+        if self._will_choose(0):
+            self._choose()
+            return
         for group, table, pool in zip(self.scope.groups, self.tables, self.cache.pools, strict=True):
             if group.window is not None:
                 pool.give_back(table.drop(group.first_kept(self.num_tokens) // BLOCK_TOKENS))
 
+    # --- what is kept by its attention ---
+
+    def tallied(self, num_new: int) -> tuple[int, int]:
+        """The first slot of the last ``num_new`` tokens whose query's attention counts, and the one after the last."""
+        first = first_tallied(self.retention, self.prompt_tokens)
+        end = end_tallied(self.retention, self.prompt_tokens)
+        if first is None:
+            return 0, 0
+        first = max(first, self.num_tokens - num_new)
+        end = self.num_tokens if end is None else min(end, self.num_tokens)
+        return (first - self.num_evicted, end - self.num_evicted) if first < end else (0, 0)
+
+    def add_tallies(self, sums: TokenIds[npt.NDArray[np.int64]]) -> None:
+        """Note the attention that a pass's queries paid to each slot, by group; after it nothing can be taken back."""
+        for found, given in zip(self.attended, sums, strict=True):
+            found.add(given)
+        self._num_final = self.num_tokens
+
+    def _choose(self) -> None:
+        """Move what is kept to the front, by group, and give back the blocks behind it."""
+        left = self.retention.num_slots(self.num_tokens, self.prompt_tokens)
+        for group, (found, table, pool) in enumerate(zip(self.attended, self.tables, self.cache.pools, strict=True)):
+            source, target = (
+                [(table[slot // BLOCK_TOKENS], slot % BLOCK_TOKENS) for slot in slots.tolist()]
+                for slots in found.choose(self.retention)
+            )
+            self.cache.store.move_tokens(group, source, target)
+            pool.give_back(reversed(table.cut(num_blocks(left))))
+        self.num_evicted = self.num_tokens - left
+        self._num_final = self.num_tokens
+
+    # --- taking back ---
+
     def truncate(self, num_tokens: int) -> int:
         """Forget the tokens from ``num_tokens`` on; returns how many are left.
 
-        Where a window's blocks that the next query would need are gone already, none is left, and what was asked for
-        has to be computed again.
+        Where a window's blocks that the next query would need are gone already, or tokens were chosen by the attention
+        of those that are to be forgotten, none is left, and what was asked for has to be computed again.
         """
         assert 0 <= num_tokens <= self.num_tokens, (num_tokens, self.num_tokens)
         is_gone = any(
             group.dropped_blocks(num_tokens)[1] < table.gap[1]
             for group, table in zip(self.scope.groups, self.tables, strict=True)
         )
-        kept = 0 if is_gone else num_tokens
+        kept = 0 if is_gone or num_tokens < self._num_final else num_tokens
         self._cut(kept)
         return kept
 
     def _cut(self, num_tokens: int) -> None:
         """Give back the blocks from ``num_tokens`` on, the last one first: of a chain, heads are evicted last."""
+        if not num_tokens:
+            self.num_evicted = self._num_final = 0
+        num_slots = num_tokens - self.num_evicted
         for table, pool in zip(self.tables, self.cache.pools, strict=True):
-            pool.give_back(reversed(table.cut(num_blocks(num_tokens))))
+            pool.give_back(reversed(table.cut(num_blocks(num_slots))))
+        for found in self.attended:
+            found.cut(num_slots)
         if num_tokens < self.num_recorded:
             self._unmark()
             del self._key[TOKEN_BYTES * num_tokens :]
@@ -259,10 +349,13 @@ class Sequence:
     def check(self) -> None:
         """Assert that each table holds exactly the blocks that its tokens need, and that ids and hashes fit them."""
         for group, table, pool in zip(self.scope.groups, self.tables, self.cache.pools, strict=True):
-            assert table.num_blocks == num_blocks(self.num_tokens), (table.num_blocks, self.num_tokens)
-            first = min(group.first_kept(self.num_tokens) // BLOCK_TOKENS, table.num_blocks)
-            assert table.first_block <= first, (table.first_block, first)
+            assert table.num_blocks == num_blocks(self.num_slots), (table.num_blocks, self.num_slots)
+            gap = group.dropped_blocks(self.num_tokens)
+            assert table.gap[0] == gap[0] and table.gap[1] <= gap[1], (table.gap, gap)
             assert all(pool.num_owners(block) > 0 for block in table.held), table.held
+        for found in self.attended:
+            assert found.num_slots == self.num_slots, (found.num_slots, self.num_slots)
+            assert len(set(found.positions.tolist())) == self.num_slots
         assert self.num_recorded <= self.num_tokens, (self.num_recorded, self.num_tokens)
         assert tuple(self._hashes) == Chain(self.scope, bytes(self._key)).hashes
         assert all(name in self.cache.index.pending for name in self._marks)

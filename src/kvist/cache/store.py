@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kvist.cache.cells import Places, key_cells, move, value_cells
 from kvist.cache.memory import available_memory
 from kvist.errors import CapacityError
 from kvist.spec.cache import BLOCK_TOKENS, LayerGroup, head_bytes
@@ -56,6 +57,10 @@ class Store:
                 self.places[layer_number] = LayerPlace(number, size, k_head, k_block, v, v_head, v_block)
                 size = v + layer.num_kv_heads * v_head
         self.arena = _reserve(size)
+        self._cells = tuple(
+            (key_cells(group.spec.k_codec, group.layer.k_dim), value_cells(group.spec.v_codec, group.layer.v_dim))
+            for group in groups
+        )
         self.halves = tuple(
             _halves(self.arena, self.places[group.layers[0]], len(group.layers), group.layer.num_kv_heads, count)
             for group, count in zip(groups, num_blocks, strict=True)
@@ -69,6 +74,11 @@ class Store:
         """Copy a group's block, all layers and heads, onto another one, here or in a store of the same groups."""
         for mine, other in zip(self.halves[group], (into or self).halves[group], strict=True):
             other[:, :, target] = mine[:, :, source]
+
+    def move_tokens(self, group: int, sources: Places, targets: Places) -> None:
+        """Copy tokens, all layers and heads of a group, as they are: from (block, place in it) to another."""
+        for half, cells in zip(self.halves[group], self._cells[group], strict=True):
+            move(half, cells, sources, targets)
 
 
 def _halves(

@@ -251,6 +251,16 @@ class LayerGroup:
         return min(whole, num_blocks(self.window - 1 + step_tokens) + 1 + num_blocks(self.num_sinks))
 
 
+def check_retention(groups: tuple[LayerGroup, ...], retention: RetentionSpec) -> None:
+    """Raise SpecError where layers of a model have windows of their own, in which no token can be chosen."""
+    windows = [group for group in groups if group.layer.window is not None]
+    if retention.is_scored and windows:
+        raise SpecError(
+            f"{retention} needs layers that see every token, and layer {windows[0].layers[0]} has a window of "
+            f"{windows[0].layer.window}; take window:N or sinks:S+N"
+        )
+
+
 def num_blocks(num_tokens: int) -> int:
     """Blocks that ``num_tokens`` tokens fill, the last one perhaps partly."""
     return -(-num_tokens // BLOCK_TOKENS)
