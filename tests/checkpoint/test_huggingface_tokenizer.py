@@ -172,8 +172,8 @@ def test_a_directory_may_have_no_tokenizer(tmp_path: Path) -> None:
     assert read_huggingface_tokenizer(tmp_path, {}, {}) is None
 
 
-@pytest.mark.parametrize("name", ["tokenizer.model", "spiece.model"])
-def test_a_sentencepiece_model_alone_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["spiece.model", "vocab.json", "qwen.tiktoken"])
+def test_another_file_alone_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\n\x0e")
     with pytest.raises(UnsupportedError, match=f"has its tokenizer as {name} only.*needed: tokenizer.json"):
         read_huggingface_tokenizer(tmp_path, {}, {})

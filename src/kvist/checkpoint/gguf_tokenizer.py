@@ -19,18 +19,11 @@ from tokenizers import Tokenizer as Backend
 from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.gguf_vocabulary import GgufVocabulary, TokenizerKeys
 from kvist.checkpoint.pretokenizers import pretokenizer_named
-from kvist.checkpoint.space_marked import (
-    MAX_CUT_WORK,
-    SpacePrefix,
-    cut_work,
-    mergeable_ids,
-    merges_by_score,
-    space_marked_backend,
-)
+from kvist.checkpoint.space_marked import ScoredVocabulary, SpacePrefix, space_marked_backend
 from kvist.checkpoint.token_spelling import Spelling, TokenSpelling
 from kvist.checkpoint.token_type import TokenType
 from kvist.checkpoint.tokenizer_parts import TokenizerParts, end_of_turn_ids, is_always_control
-from kvist.errors import UnsupportedError
+from kvist.errors import CheckpointError, UnsupportedError
 
 _TEMPLATE_TOKENS = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 _ENDS = ("eos", "eot", "eom")
@@ -112,18 +105,13 @@ def _byte_level(keys: TokenizerKeys, vocabulary: GgufVocabulary, _: frozenset[in
 
 
 def _space_marked(keys: TokenizerKeys, vocabulary: GgufVocabulary, control_ids: frozenset[int]) -> _Core:
-    tokens, unknown_id = vocabulary.tokens, vocabulary.ids.get("unknown")
-    scores = keys.scores(len(tokens))
-    ids = mergeable_ids(vocabulary.types, control_ids)
-    if cut_work(tokens, ids) > MAX_CUT_WORK:
-        raise keys.damaged("its tokens are longer than any vocabulary's")
     has_prefix = keys.flag("add_space_prefix") is not False
-    backend = space_marked_backend(
-        tokens,
-        merges_by_score(tokens, scores, ids),
-        unknown=None if unknown_id is None else tokens[unknown_id],
-        prefix=SpacePrefix.EACH if has_prefix else SpacePrefix.NEVER,
-    )
+    scored = ScoredVocabulary(vocabulary.tokens, keys.scores(len(vocabulary.tokens)), vocabulary.types)
+    prefix = SpacePrefix.EACH if has_prefix else SpacePrefix.NEVER
+    try:
+        backend = space_marked_backend(scored, control_ids, vocabulary.ids.get("unknown"), prefix)
+    except CheckpointError as error:
+        raise keys.damaged(str(error)) from None
     return _Core(backend, TokenSpelling(Spelling.SPACE_MARKED, strips_leading_space=has_prefix), adds_bos=True)
 
 

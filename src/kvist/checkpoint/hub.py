@@ -17,7 +17,7 @@ from kvist.errors import CheckpointError
 HUB_PREFIX = "hf:"
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _NAME = re.compile(rf"hf:({_PART}/{_PART})(?::((?:{_PART}/)*{_PART}))?")
-_WANTED = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
+_WANTED = ("*.json", "*.safetensors", "*.jinja", "merges.txt", "tokenizer.model")
 _UNWANTED = ("*/*", "consolidated*")
 
 

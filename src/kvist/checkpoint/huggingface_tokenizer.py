@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face directory: tokenizer.json, and what the files beside it say.
+"""The tokenizer of a Hugging Face directory: tokenizer.json or tokenizer.model, and what the files beside them say.
 
 tokenizer.json is taken as it is: normaliser, pre-tokenizer, post-processor (which decides about BOS and EOS); only
 padding and truncation, which belong to training, are switched off. tokenizer_config.json names the special tokens
@@ -19,8 +19,9 @@ from tokenizers import Tokenizer as Backend
 from kvist.checkpoint.disk import reason, regular_file_bytes
 from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
+from kvist.checkpoint.sentencepiece_tokenizer import SENTENCEPIECE_NAME, read_sentencepiece_tokenizer
 from kvist.checkpoint.token_spelling import spelling_of_decoder
-from kvist.checkpoint.tokenizer_parts import TokenizerParts, end_of_turn_ids, is_library_failure
+from kvist.checkpoint.tokenizer_parts import RawTokenizer, TokenizerParts, end_of_turn_ids, is_library_failure
 from kvist.errors import CheckpointError, UnsupportedError
 
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -28,7 +29,14 @@ MAX_TEMPLATE_BYTES = 1 << 20
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _AFFIX = re.compile(rb'"(continuing_subword_prefix|end_of_word_suffix)"\s*:\s*"(?!")')
 """Vocabularies of encoders mark parts of words so; on one that doesn't keep to it the library ends the process."""
-_SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_OTHER_NAMES = (
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.tiktoken",
+    "qwen.tiktoken",
+)
 
 
 def read_huggingface_tokenizer(
@@ -36,17 +44,15 @@ def read_huggingface_tokenizer(
 ) -> TokenizerParts | None:
     """Build the tokenizer, or return None for a directory without one.
 
-    Raises CheckpointError for files that can't be read, UnsupportedError for a directory that has only a
-    SentencePiece model, and for a tokenizer whose decoder is of an unknown kind.
+    Raises CheckpointError for files that can't be read, UnsupportedError for a SentencePiece model that isn't BPE
+    and for a tokenizer whose decoder is of an unknown kind.
     """
-    path = directory / "tokenizer.json"
-    if not path.exists():
-        _refuse_sentencepiece(directory)
-        return None
-    backend = _load_backend(path)
-    added = backend.get_added_tokens_decoder()
     settings_path = directory / "tokenizer_config.json"
     settings = read_json_object(settings_path) if settings_path.exists() else {}
+    raw = _read_raw(directory, settings)
+    if raw is None:
+        return None
+    backend, added = raw.backend, raw.backend.get_added_tokens_decoder()
     tokens = {name: text for name in _TEMPLATE_TOKENS if (text := _token_text(settings.get(name))) is not None}
     named = {name: backend.token_to_id(text) for name, text in tokens.items()}
     vocab_size = max(backend.get_vocab_size(), max(added, default=-1) + 1)
@@ -55,13 +61,32 @@ def read_huggingface_tokenizer(
     ends_by_name = end_of_turn_ids((token_id, token.content) for token_id, token in added.items() if token.special)
     return TokenizerParts(
         backend=backend,
-        spelling=spelling_of_decoder(json.loads(backend.decoder.__getstate__()) if backend.decoder else None),
+        spelling=raw.spelling,
         vocab_size=vocab_size,
-        bos_token_id=next((i for i in bos_ids if i is not None and 0 <= i < vocab_size), None),
-        eos_token_ids=ends_by_name | {i for i in eos_ids if i is not None and 0 <= i < vocab_size},
+        bos_token_id=next((i for i in bos_ids if i is not None and 0 <= i < vocab_size), raw.bos_token_id),
+        eos_token_ids=ends_by_name | {i for i in (*eos_ids, raw.eos_token_id) if i is not None and 0 <= i < vocab_size},
         chat_templates=_chat_templates(directory, settings),
         template_tokens=tokens,
+        silent_token_ids=raw.silent_token_ids,
     )
+
+
+def _read_raw(directory: Path, settings: Mapping[str, object]) -> RawTokenizer | None:
+    """The tokenizer of the one file that holds it, None where there is no such file."""
+    path = directory / "tokenizer.json"
+    if path.exists():
+        backend = _load_backend(path)
+        decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else None
+        return RawTokenizer(backend, spelling_of_decoder(decoder))
+    if (directory / SENTENCEPIECE_NAME).exists():
+        return read_sentencepiece_tokenizer(directory, settings)
+    for name in _OTHER_NAMES:
+        if (directory / name).exists():
+            raise UnsupportedError(
+                f"{quote_path(directory)} has its tokenizer as {name} only, which isn't read; needed: tokenizer.json "
+                "(transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
+            )
+    return None
 
 
 def _load_backend(path: Path) -> Backend:
@@ -85,15 +110,6 @@ def _load_backend(path: Path) -> Backend:
     backend.no_padding()
     backend.no_truncation()
     return backend
-
-
-def _refuse_sentencepiece(directory: Path) -> None:
-    for name in _SENTENCEPIECE_NAMES:
-        if (directory / name).exists():
-            raise UnsupportedError(
-                f"{quote_path(directory)} has its tokenizer as {name} only, which isn't read; needed: tokenizer.json "
-                "(transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
-            )
 
 
 def _token_text(value: object) -> str | None:

@@ -14,6 +14,7 @@ have them, and there the ids are what is left of the order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -23,6 +24,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from kvist.checkpoint.token_spelling import SPACE_MARK
 from kvist.checkpoint.token_type import TokenType
+from kvist.errors import CheckpointError
 
 MAX_CUT_WORK = 1 << 28
 """Sum of squared token lengths. The largest vocabularies have a tenth; more than this would take minutes to cut."""
@@ -37,38 +39,51 @@ class SpacePrefix(Enum):
     EACH = "each"
 
 
-def mergeable_ids(types: npt.NDArray[np.int64], special_ids: Iterable[int]) -> list[int]:
-    """Ids of the tokens that text may come out as; `special_ids` are left out whatever their type."""
-    is_mergeable = ~np.isin(types, _NEVER_MERGED)
-    is_mergeable[list(special_ids)] = False
-    ids: list[int] = np.flatnonzero(is_mergeable).tolist()
-    return ids
+@dataclass(frozen=True)
+class ScoredVocabulary:
+    """`scores` [V] (no NaN): what is joined first. `types` [V] holds a TokenType for each token."""
 
+    tokens: list[str]
+    scores: npt.NDArray[np.float64]
+    types: npt.NDArray[np.int64]
 
-def cut_work(tokens: Sequence[str], ids: Iterable[int]) -> int:
-    """What `merges_by_score` has to do, to be held against `MAX_CUT_WORK`."""
-    return sum(len(tokens[token_id]) ** 2 for token_id in ids)
+    def __post_init__(self) -> None:
+        lengths = (len(self.tokens), len(self.scores), len(self.types))
+        assert len(set(lengths)) == 1, lengths
 
+    def mergeable_ids(self, special_ids: Iterable[int]) -> list[int]:
+        """Ids of the tokens that text may come out as; `special_ids` are left out whatever their type."""
+        is_mergeable = ~np.isin(self.types, _NEVER_MERGED)
+        is_mergeable[list(special_ids)] = False
+        ids: list[int] = np.flatnonzero(is_mergeable).tolist()
+        return ids
 
-def merges_by_score(
-    tokens: Sequence[str], scores: npt.NDArray[np.float64], ids: Sequence[int]
-) -> list[tuple[str, str]]:
-    """Pairs of tokens of `ids` that make up another one, the first to be joined first. `scores` [V] has no NaN."""
-    order = np.asarray(ids, dtype=np.int64)[np.argsort(-scores[list(ids)], kind="stable")]
-    known = {tokens[token_id] for token_id in ids}
-    return [
-        (left, right)
-        for token in map(tokens.__getitem__, order.tolist())
-        for cut in range(1, len(token))
-        if (left := token[:cut]) in known and (right := token[cut:]) in known
-    ]
+    def merges(self, ids: Sequence[int]) -> list[tuple[str, str]]:
+        """Pairs of tokens of `ids` that make up another one, the first to be joined first.
+
+        Raises CheckpointError where the tokens are so long that it would take minutes.
+        """
+        tokens = self.tokens
+        if sum(len(tokens[token_id]) ** 2 for token_id in ids) > MAX_CUT_WORK:
+            raise CheckpointError("its tokens are longer than any vocabulary's")
+        order = np.asarray(ids, dtype=np.int64)[np.argsort(-self.scores[list(ids)], kind="stable")]
+        known = {tokens[token_id] for token_id in ids}
+        return [
+            (left, right)
+            for token in map(tokens.__getitem__, order.tolist())
+            for cut in range(1, len(token))
+            if (left := token[:cut]) in known and (right := token[cut:]) in known
+        ]
 
 
 def space_marked_backend(
-    tokens: Sequence[str], merges: list[tuple[str, str]], unknown: str | None, prefix: SpacePrefix
+    vocabulary: ScoredVocabulary, special_ids: Iterable[int], unknown_id: int | None, prefix: SpacePrefix
 ) -> Backend:
-    """The tokenizer without special tokens; raises what the library raises where merges name no tokens."""
+    """The tokenizer, which doesn't find special tokens yet. Raises CheckpointError for tokens that can't be used."""
+    tokens = vocabulary.tokens
+    merges = vocabulary.merges(vocabulary.mergeable_ids(special_ids))
     token_ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    unknown = None if unknown_id is None else tokens[unknown_id]
     backend = Backend(models.BPE(token_ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     if prefix is SpacePrefix.FIRST:
         backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme="first", split=False)

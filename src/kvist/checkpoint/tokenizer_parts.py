@@ -51,6 +51,17 @@ class TokenizerParts:
         assert all(0 <= token_id < self.vocab_size for token_id in named), (named, self.vocab_size)
 
 
+@dataclass(frozen=True)
+class RawTokenizer:
+    """What one file of a directory gives before the files beside it are asked; ids as far as that file has them."""
+
+    backend: Backend
+    spelling: TokenSpelling
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    silent_token_ids: frozenset[int] = frozenset()
+
+
 def end_of_turn_ids(control_tokens: Iterable[tuple[int, str]]) -> frozenset[int]:
     """Ids of the control tokens that end a reply by their name.
 

@@ -1,0 +1,140 @@
+"""The tokenizer of a Hugging Face directory that has a SentencePiece model and no tokenizer.json.
+
+As transformers makes it from the same files: pieces from tokenizer.model; tokens that were added later from
+`added_tokens_decoder` in tokenizer_config.json or from added_tokens.json, which replace a piece of the same id; BOS
+unless `add_bos_token` is false; and the space before a text, where the model has one, before each part that special
+tokens leave (`legacy`, which is what is meant where nothing is said) or before the first alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, processors
+from tokenizers import Tokenizer as Backend
+
+from kvist.checkpoint.disk import exists
+from kvist.checkpoint.files import quote, quote_path
+from kvist.checkpoint.json_object import read_json_object
+from kvist.checkpoint.sentencepiece_model import MAX_PIECES, SentencePieceModel, read_sentencepiece_model
+from kvist.checkpoint.space_marked import ScoredVocabulary, SpacePrefix, space_marked_backend
+from kvist.checkpoint.token_spelling import Spelling, TokenSpelling
+from kvist.checkpoint.token_type import TokenType
+from kvist.checkpoint.tokenizer_parts import RawTokenizer, is_always_control
+from kvist.errors import CheckpointError
+
+SENTENCEPIECE_NAME = "tokenizer.model"
+_ADDED_NAME = "added_tokens.json"
+_SPECIAL_NAMES = "special_tokens_map.json"
+
+
+def read_sentencepiece_tokenizer(directory: Path, settings: Mapping[str, object]) -> RawTokenizer:
+    """Build the tokenizer; `settings` are tokenizer_config.json's.
+
+    Raises CheckpointError for files that can't be used, UnsupportedError for a model of another kind.
+    """
+    model = read_sentencepiece_model(directory / SENTENCEPIECE_NAME)
+    added = _added_tokens(directory, settings, len(model.vocabulary.tokens))
+    vocabulary = _with_added(directory, model.vocabulary, added)
+    special_ids = [i for i, token in added.items() if token.special]
+    special_ids += np.flatnonzero(np.isin(vocabulary.types, (TokenType.CONTROL, TokenType.UNKNOWN))).tolist()
+    prefix = _prefix(model, settings)
+    try:
+        backend = space_marked_backend(vocabulary, special_ids, model.unknown_id, prefix)
+    except CheckpointError as error:
+        raise CheckpointError(f"{quote_path(directory / SENTENCEPIECE_NAME)} can't be used: {error}") from None
+    defined = np.flatnonzero(vocabulary.types == TokenType.USER_DEFINED).tolist()
+    missing = {i: _plain(vocabulary.tokens[i], i in special_ids) for i in (*special_ids, *defined) if i not in added}
+    backend.add_tokens([token for _, token in sorted({**missing, **added}.items()) if token.content])
+    _add_post_processor(backend, model, settings)
+    return RawTokenizer(
+        backend=backend,
+        spelling=TokenSpelling(
+            Spelling.SPACE_MARKED, strips_leading_space=prefix is not SpacePrefix.NEVER, is_added_plain=False
+        ),
+        bos_token_id=model.bos_id,
+        eos_token_id=model.eos_id,
+        silent_token_ids=frozenset(np.flatnonzero(vocabulary.types == TokenType.UNUSED).tolist()),
+    )
+
+
+def _prefix(model: SentencePieceModel, settings: Mapping[str, object]) -> SpacePrefix:
+    if not model.has_prefix or settings.get("add_prefix_space") is False:
+        return SpacePrefix.NEVER
+    return SpacePrefix.FIRST if settings.get("legacy") is False else SpacePrefix.EACH
+
+
+def _add_post_processor(backend: Backend, model: SentencePieceModel, settings: Mapping[str, object]) -> None:
+    adds_bos, adds_eos = settings.get("add_bos_token") is not False, settings.get("add_eos_token") is True
+    before = [("BOS", model.bos_id)] if adds_bos and model.bos_id is not None else []
+    behind = [("EOS", model.eos_id)] if adds_eos and model.eos_id is not None else []
+    if before or behind:
+        backend.post_processor = processors.TemplateProcessing(
+            single=[*(name for name, _ in before), "$A", *(name for name, _ in behind)],
+            special_tokens=[*before, *behind],
+        )
+
+
+def _added_tokens(directory: Path, settings: Mapping[str, object], num_pieces: int) -> dict[int, AddedToken]:
+    """Tokens by id, from the newer of the two places where there is one."""
+    decoder = settings.get("added_tokens_decoder")
+    if isinstance(decoder, dict):
+        entries = {key: entry for key, entry in decoder.items() if isinstance(entry, dict) and key.isdecimal()}
+        return {
+            _checked_id(directory, int(key), num_pieces): AddedToken(
+                str(entry.get("content", "")),
+                special=entry.get("special") is True,
+                lstrip=entry.get("lstrip") is True,
+                rstrip=entry.get("rstrip") is True,
+                normalized=False,
+            )
+            for key, entry in entries.items()
+        }
+    path = directory / _ADDED_NAME
+    if not exists(path):
+        return {}
+    special = _special_names(directory)
+    return {
+        _checked_id(directory, token_id, num_pieces): _plain(name, name in special or is_always_control(name))
+        for name, token_id in read_json_object(path).items()
+    }
+
+
+def _special_names(directory: Path) -> set[str]:
+    path = directory / _SPECIAL_NAMES
+    values = list(read_json_object(path).values()) if exists(path) else []
+    flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    return {str(item.get("content")) if isinstance(item, dict) else str(item) for item in flat}
+
+
+def _checked_id(directory: Path, token_id: object, num_pieces: int) -> int:
+    if type(token_id) is not int or not 0 <= token_id < num_pieces + MAX_PIECES:
+        raise CheckpointError(
+            f"{quote_path(directory)} has an added token with the id {quote(token_id)}; allowed: 0 to "
+            f"{num_pieces + MAX_PIECES - 1}"
+        )
+    return token_id
+
+
+def _plain(name: str, is_special: bool) -> AddedToken:
+    return AddedToken(name, special=is_special, normalized=False)
+
+
+def _with_added(directory: Path, vocabulary: ScoredVocabulary, added: Mapping[int, AddedToken]) -> ScoredVocabulary:
+    """The vocabulary with the tokens that were added; ids between them get names that no text has, and no text."""
+    size = max(len(vocabulary.tokens), max(added, default=-1) + 1)
+    tokens = [*vocabulary.tokens, *(f"\0unused {number}" for number in range(len(vocabulary.tokens), size))]
+    more = size - len(vocabulary.tokens)
+    scores = np.concatenate([vocabulary.scores, np.zeros(more)])
+    types = np.concatenate([vocabulary.types, np.full(more, TokenType.UNUSED)])
+    for token_id, token in added.items():
+        tokens[token_id] = token.content
+        types[token_id] = TokenType.CONTROL if token.special else TokenType.USER_DEFINED
+    num_repeated = size - len(set(tokens))
+    if num_repeated:
+        raise CheckpointError(
+            f"the tokenizer in {quote_path(directory)} can't be used: {num_repeated} of its {size} tokens occur twice"
+        )
+    return ScoredVocabulary(tokens, scores, types)
