@@ -80,11 +80,9 @@ def bench_cache(
 @command
 def bench_speed(
     model: options.Model = options.DEFAULT_MODEL,
-    weights: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Convert the weights at load: f32, bf16, q8, q4.")
-    ] = None,
+    weights: options.Weights = None,
     kv: options.Kv = options.DEFAULT_KV,
-    threads: Annotated[int | None, typer.Option(help="Default: the physical cores this process may use.")] = None,
+    threads: options.Threads = None,
     length: Annotated[
         list[int] | None, typer.Option(metavar="TOKENS", help="A context length to measure at; may be repeated.")
     ] = None,

@@ -36,6 +36,12 @@ Retention = Annotated[
         "--retention", metavar="POLICY", help="Which tokens are kept: all, window:N, sinks:S+N, h2o:N or snapkv:N."
     ),
 ]
+Weights = Annotated[
+    str | None, typer.Option("--weights", metavar="TYPE", help="Convert the weights at load: f32, bf16, q8, q4.")
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", help="Default: the physical cores this process may use.")
+]
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The chat template's system message.")]
 
 
@@ -88,9 +94,7 @@ class SamplingOptions:
 class LoadOptions:
     """How a model is loaded and what its cache takes."""
 
-    weights: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Convert the weights at load: f32, bf16, q8, q4.")
-    ] = None
+    weights: Weights = None
     kv: Kv = DEFAULT_KV
     kv_k: Annotated[str | None, typer.Option("--kv-k", metavar="CODEC", help="How keys are kept.")] = None
     kv_v: Annotated[str | None, typer.Option("--kv-v", metavar="CODEC", help="How values are kept.")] = None
@@ -107,9 +111,7 @@ class LoadOptions:
         int | None,
         typer.Option("--context", "--ctx", metavar="N", help="Tokens of prompt and answer. Default: as trained."),
     ] = None
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Default: the physical cores this process may use.")
-    ] = None
+    threads: Threads = None
 
     @property
     def cache(self) -> CacheSpec:

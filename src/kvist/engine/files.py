@@ -67,7 +67,7 @@ class ModelFiles:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, with BOS where the model wants it. Raises RequestError where it can't."""
-        return self._tokenizer().encode(text)
+        return self.require_tokenizer().encode(text)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return the token ids of ``messages`` in the model's template, up to where the assistant's answer begins.
@@ -76,9 +76,10 @@ class ModelFiles:
         """
         if not self.has_template:
             raise RequestError(f"{self.name} has no chat template; give the prompt as it is (--raw)")
-        return encode_chat(self._tokenizer(), messages)
+        return encode_chat(self.require_tokenizer(), messages)
 
-    def _tokenizer(self) -> Tokenizer:
+    def require_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer. Raises RequestError where the model has none."""
         if self.tokenizer is None:
             raise RequestError(f"{self.name} has no tokenizer; give token ids instead of text")
         return self.tokenizer

@@ -1,0 +1,177 @@
+"""``kvist eval``: what each way of keeping the cache takes, and what it costs in quality and speed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvist.cli import options
+from kvist.cli.eval_options import KeepOptions, TextOptions
+from kvist.cli.flatten import flattened
+from kvist.cli.output import Output, command
+from kvist.cli.progress import progress_bar
+from kvist.cli.prompt import read_prompt
+from kvist.errors import RequestError
+from kvist.spec.cache import CacheSpec
+from kvist.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvist.engine.files import ModelFiles
+    from kvist.lab.quality import Models, Row, Work
+
+_CHARACTERS_A_TOKEN = 8  # more than any vocabulary takes on average, so that the text is long enough
+_HEADING = (
+    f"{'K/V':<12} {'kept':<14} {'a token':>10} {'sequence':>11} {'perplexity':>10} {'change':>8} {'KL mean':>9}"
+    f" {'KL p99':>9} {'top-1':>7} {'decode':>9} {'needle':>7}"
+)
+
+
+@command
+@flattened
+def evaluate(
+    *,
+    model: options.Model = options.DEFAULT_MODEL,
+    keeping: KeepOptions,
+    texts: TextOptions,
+    weights: options.Weights = None,
+    quality_weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Weights for all but the decode times. Default: bf16 where any are quantised, whose 8-bit activations "
+            "would blur what the cache does.",
+        ),
+    ] = None,
+    threads: options.Threads = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to keep what is done. Default: in the cache directory.")
+    ] = None,
+    is_fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what an earlier run has done.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw bytes against KL into a .png, .svg or .pdf (extra lab).")
+    ] = None,
+    is_json: options.Json = False,
+) -> None:
+    """Compare ways of keeping the cache on a text: bytes, perplexity, KL from f32, speed, and a hidden pass key."""
+    if plot is not None:
+        from kvist.lab.figures import check_figure_path
+
+        check_figure_path(plot)
+    from kvist.engine.cores import usable_cores
+    from kvist.engine.files import open_model
+    from kvist.lab.machine import this_machine
+
+    out, machine = Output(is_json), this_machine()
+    with open_model(model) as files, ExitStack() as held:
+        work = _work(files, texts)
+        models = _load(files, held, weights, quality_weights, threads or usable_cores().num_usable)
+        facts = _facts(files, models, work)
+        out.notice(f"{_about(facts)}; {machine}")
+        rows, reference = _evaluated(out, models, keeping.specs(), work, state, is_fresh=is_fresh)
+    for line in _table(rows, reference):
+        out.line(line)
+    if plot is not None:
+        from kvist.lab.figures import save_figure
+        from kvist.lab.figures_quality import draw_quality
+
+        save_figure(draw_quality(rows, work.context, f"{_about(facts)}; {machine}"), plot)
+        out.notice(f"drawn into {plot}")
+    document = {"rows": [row.as_json() for row in rows], "reference_perplexity": reference}
+    out.finish({**facts, **document, "machine": machine.as_json()})
+
+
+def _work(files: ModelFiles, texts: TextOptions) -> Work:
+    """Return the windows and needles. Raises RequestError for a text that is too short."""
+    from kvist.lab import quality
+    from kvist.lab import texts as library
+    from kvist.lab.needle import make_needle
+
+    num_tokens = texts.tokens or quality.DEFAULT_TOKENS
+    context = min(texts.context or quality.DEFAULT_CONTEXT, files.spec.context_length, num_tokens)
+    tokenizer = files.require_tokenizer()
+    text = (
+        library.library_text(_CHARACTERS_A_TOKEN * num_tokens) if texts.text is None else read_prompt(None, texts.text)
+    )
+    token_ids = tokenizer.encode(text, add_special_tokens=False)[:num_tokens]
+    if len(token_ids) < context:
+        raise RequestError(
+            f"the text has {len(token_ids)} tokens, fewer than a context of {context}; give a longer one"
+        )
+    begin = [] if tokenizer.bos_token_id is None else [i for i in tokenizer.encode("") if i == tokenizer.bos_token_id]
+    windows = quality.cut(token_ids, context, begin)
+    depths = enumerate(texts.needle_depths())
+    needles = tuple(make_needle(tokenizer, token_ids, context, number, depth) for number, depth in depths)
+    return quality.Work(windows, needles)
+
+
+def _load(files: ModelFiles, held: ExitStack, weights: str | None, quality_weights: str | None, threads: int) -> Models:
+    """Load the model as it is run, and with weights in float, which is the same one where the file's are."""
+    from kvist.lab.quality import Models, rounds_activations
+    from kvist.model.decoder import load_decoder
+
+    speed = held.enter_context(closing(load_decoder(files.checkpoint, weights=weights, threads=threads)))
+    if quality_weights is None and not rounds_activations(speed):
+        return Models(speed, speed)
+    found = load_decoder(files.checkpoint, weights=quality_weights or "bf16", threads=threads)
+    return Models(held.enter_context(closing(found)), speed)
+
+
+def _facts(files: ModelFiles, models: Models, work: Work) -> dict[str, Any]:
+    return {
+        "model": files.name,
+        "threads": models.speed.num_threads,
+        "weight_types": models.speed.weight_types,
+        "quality_weight_types": models.quality.weight_types,
+        "context": work.context,
+        "text_tokens": sum(map(len, work.windows)),
+        "compared_tokens": work.num_compared,
+        "text_digest": work.digest,
+    }
+
+
+def _about(facts: dict[str, Any]) -> str:
+    return (
+        f"{facts['model']}, {facts['text_tokens']} tokens (text {facts['text_digest']}) in windows of "
+        f"{facts['context']}, {facts['threads']} threads"
+    )
+
+
+def _evaluated(
+    out: Output, models: Models, specs: Sequence[CacheSpec], work: Work, path: Path | None, *, is_fresh: bool
+) -> tuple[list[Row], float]:
+    """Return the rows, and the reference's perplexity."""
+    from kvist.cache.memory import available_memory
+    from kvist.kernels.jit import cache_root
+    from kvist.lab import quality
+    from kvist.lab.quality_state import EvalState
+
+    key = models.identity(work)
+    state = EvalState(path or cache_root() / "eval" / f"{key}.json", key, is_fresh=is_fresh)
+    missing = sum(work.num_missing(spec, state) for spec in specs)
+    whole = sum(work.num_missing(spec, EvalState(None, key)) for spec in specs)
+    if missing < whole:
+        out.notice(f"{1 - missing / whole:.0%} was done before and is in {state.path}; --fresh measures again")
+    free = available_memory()
+    with progress_bar("tokens", missing) as advance:
+        memory = None if free is None else free // 2
+        quality.evaluate(models, specs, work, state, memory=memory, on_tokens=advance)
+    rows = [quality.row(models.speed.spec, spec, work, state) for spec in specs]
+    return rows, quality.reference_perplexity(work, state)
+
+
+def _table(rows: Sequence[Row], reference: float) -> list[str]:
+    return [f"perplexity with f32 keys and values, all kept: {reference:.4f}", "", _HEADING, *map(_line, rows)]
+
+
+def _line(row: Row) -> str:
+    needle = "-" if row.needle is None else f"{row.needle:.0%}"
+    return (
+        f"{row.name:<12} {row.retention:<14} {row.bytes_per_token:>8} B {format_bytes(row.num_bytes):>11}"
+        f" {row.perplexity:>10.4f} {row.perplexity_change:>+8.2%} {row.kl_mean:>9.6f} {row.kl_p99:>9.6f}"
+        f" {row.top1_agreement:>7.2%} {1e3 * row.tpot_s:>6.2f} ms {needle:>7}"
+    )

@@ -1,0 +1,341 @@
+"""What a smaller cache costs: every way of keeping it, on one text, beside float32 keys and values that are all kept.
+
+The text is cut into windows of the context's length. The reference and all candidates go through a window side by side,
+some rows at a time, since 20,000 rows of 49,152 logits don't fit into memory; each row is compared and forgotten. What
+is finished goes into a state (``lab.quality_state``) at once, so that a run can be broken off and taken up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import exp
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from kvist.cache.kv_cache import KvCache
+from kvist.cache.sequence import Sequence
+from kvist.kernels.jit import cache_key
+from kvist.kernels.matmul import QUANTISED
+from kvist.lab.divergence import Comparison, Distribution
+from kvist.lab.needle import Needle
+from kvist.lab.quality_state import EvalState, Losses
+from kvist.lab.timing import Timing, quantile
+from kvist.model.decoder import Decoder, Part
+from kvist.spec.cache import CacheSpec, bytes_per_token, pool_bytes
+from kvist.spec.model import ModelSpec
+
+Logits = npt.NDArray[np.float32]
+
+REFERENCE = CacheSpec("f32")
+DEFAULT_TOKENS = 20_480
+DEFAULT_CONTEXT = 4_096
+CHUNK_TOKENS = 64
+"""Rows compared at a time: 13 MB of logits for each candidate where the vocabulary has 49,152 entries."""
+DECODE_STEPS = 24
+WARMUP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every candidate goes through: ``windows`` of token ids, the last perhaps shorter, and ``needles``."""
+
+    windows: tuple[tuple[int, ...], ...]
+    needles: tuple[Needle, ...]
+
+    @property
+    def context(self) -> int:
+        """The longest sequence."""
+        return max(map(len, (*self.windows, *(needle.token_ids for needle in self.needles))))
+
+    @property
+    def digest(self) -> str:
+        """A short name for the tokens, by which two runs can be told to be of the same text."""
+        return blake2b(repr(self.windows).encode(), digest_size=5).hexdigest()
+
+    @property
+    def num_compared(self) -> int:
+        """Positions at which a token follows inside a window."""
+        return sum(len(window) - 1 for window in self.windows)
+
+    def num_missing(self, spec: CacheSpec, state: EvalState) -> int:
+        """Tokens that have yet to enter the model for ``spec``."""
+        windows = sum(len(w) for number, w in enumerate(self.windows) if not state.has_window(spec, number))
+        needles = sum(len(n.token_ids) for number, n in enumerate(self.needles) if not state.has_needle(spec, number))
+        return windows + needles + (0 if state.has_tpot(spec) else len(self.windows[0]))
+
+
+@dataclass(frozen=True)
+class Models:
+    """The same model twice: ``quality`` with weights in float, ``speed`` as it is run.
+
+    Quantised weights meet activations that are rounded to 8 bits. Any change in the cache, however small, tips other
+    roundings, and a KL of some thousandths comes of that alone: it would hide what the cache itself does.
+    """
+
+    quality: Decoder
+    speed: Decoder
+
+    def identity(self, work: Work) -> str:
+        """Return a digest of all that every figure depends on: weights, settings, kernels, and the work."""
+        digest = blake2b(digest_size=16)
+        for decoder in (self.quality, self.speed):
+            digest.update(decoder.weights.arena.data)
+            for part in (decoder.spec, decoder.decoder_spec, decoder.num_threads):
+                digest.update(repr(part).encode())
+        digest.update(repr((cache_key(), work)).encode())
+        return digest.hexdigest()
+
+
+def rounds_activations(decoder: Decoder) -> bool:
+    """Whether any matrix meets its inputs as 8-bit integers."""
+    return any(form in QUANTISED for form in decoder.weight_types)
+
+
+def cut(token_ids: Many[int], context: int, prefix: Many[int] = ()) -> tuple[tuple[int, ...], ...]:
+    """Return windows of ``context`` tokens, each beginning with ``prefix``; a rest too short to compare is left out."""
+    size = context - len(prefix)
+    windows = ((*prefix, *token_ids[start : start + size]) for start in range(0, len(token_ids), size))
+    return tuple(window for window in windows if len(window) > len(prefix) + 1)
+
+
+class Candidate:
+    """A cache of one kind for one sequence at a time."""
+
+    def __init__(self, decoder: Decoder, spec: CacheSpec, num_tokens: int) -> None:
+        self.spec = spec
+        self._decoder = decoder
+        self._cache = KvCache(decoder.spec, spec, num_tokens=num_tokens, step_tokens=decoder.step_tokens)
+
+    @contextmanager
+    def sequence(self) -> Iterator[Sequence]:
+        """Give an empty sequence; its blocks come back at the end."""
+        sequence = self._cache.new_sequence(is_shared=False)
+        try:
+            yield sequence
+        finally:
+            sequence.release()
+
+    def prefill(self, sequence: Sequence, token_ids: Many[int]) -> None:
+        """Append tokens whose logits nobody wants."""
+        step = self._decoder.step_tokens
+        for start in range(0, len(token_ids), step):
+            self._decoder.forward([Part(sequence, token_ids[start : start + step], "none")])
+            sequence.drop_unseen()
+
+    def rows(self, sequence: Sequence, token_ids: Many[int]) -> Logits:
+        """Append tokens; return the logits after each [T, V]."""
+        logits = self._decoder.forward([Part(sequence, token_ids, "all")])
+        sequence.drop_unseen()
+        return logits
+
+
+def evaluate(
+    models: Models,
+    specs: Many[CacheSpec],
+    work: Work,
+    state: EvalState,
+    *,
+    memory: int | None = None,
+    on_tokens: Callable[[int], object] = bool,
+) -> None:
+    """Bring ``state`` to where it holds everything about each of ``specs``; ``on_tokens`` hears of tokens done.
+
+    Caches are made for as many at once as fit ``memory`` bytes (None: all), the reference's beside them.
+
+    Raises CapacityError where not even one fits.
+    """
+    missing = [spec for spec in specs if work.num_missing(spec, state)]
+    for group in _groups(models.quality, missing, work.context, memory):
+        candidates = [Candidate(models.quality, spec, work.context) for spec in group]
+        _compare_windows(models.quality, candidates, work, state, on_tokens)
+        _look_for_needles(candidates, work, state, on_tokens)
+        del candidates
+        _time_decode([Candidate(models.speed, spec, work.context) for spec in group], work, state, on_tokens)
+
+
+def _groups(decoder: Decoder, specs: Many[CacheSpec], num_tokens: int, memory: int | None) -> list[list[CacheSpec]]:
+    """Divide ``specs`` so that each group's caches fit; one alone is tried whatever it takes."""
+
+    def size(spec: CacheSpec) -> int:
+        return pool_bytes(decoder.spec, spec, num_tokens, decoder.step_tokens)
+
+    groups: list[list[CacheSpec]] = []
+    used = size(REFERENCE)
+    for spec in specs:
+        used += size(spec)
+        if not groups or (memory is not None and used > memory):
+            groups.append([])
+            used = size(REFERENCE) + size(spec)
+        groups[-1].append(spec)
+    return groups
+
+
+def _compare_windows(
+    decoder: Decoder, candidates: Many[Candidate], work: Work, state: EvalState, on_tokens: Callable[[int], object]
+) -> None:
+    reference: Candidate | None = None
+    for number, window in enumerate(work.windows):
+        missing = [one for one in candidates if not state.has_window(one.spec, number)]
+        if not missing and state.has_window(None, number):
+            continue
+        reference = reference or Candidate(decoder, REFERENCE, work.context)
+        found = _compare_window(reference, missing, window, on_tokens, num_threads=decoder.num_threads)
+        for spec, losses in zip([None, *(one.spec for one in missing)], found, strict=True):
+            state.put_window(spec, number, losses)
+        state.save()
+
+
+def _compare_window(
+    reference: Candidate,
+    candidates: Many[Candidate],
+    window: Many[int],
+    on_tokens: Callable[[int], object],
+    *,
+    num_threads: int,
+) -> list[Losses]:
+    """Return the losses of the reference and of each candidate over one window."""
+    everyone = [reference, *candidates]
+    compared: list[list[Comparison]] = []
+    with ExitStack() as held, ThreadPoolExecutor(num_threads) as threads:
+        sequences = [held.enter_context(one.sequence()) for one in everyone]
+        for start in range(0, len(window), CHUNK_TOKENS):
+            piece = window[start : start + CHUNK_TOKENS]
+            rows = [one.rows(sequence, piece) for one, sequence in zip(everyone, sequences, strict=True)]
+            targets = window[start + 1 : start + 1 + len(piece)]  # at the window's end one fewer than rows
+            compared += threads.map(_compare_row, targets, zip(*rows, strict=True))
+            on_tokens(len(piece) * len(candidates))
+        sizes = [sequence.allocated_bytes for sequence in sequences]
+    columns = zip(*compared, strict=True)
+    return [Losses.of(column, size) for column, size in zip(columns, sizes, strict=True)]
+
+
+def _compare_row(token_id: int, rows: Many[npt.NDArray[np.float32]]) -> list[Comparison]:
+    """Compare the candidates' rows [V] with the reference's, which comes first and is its own measure."""
+    reference = Distribution(rows[0])
+    itself = Comparison(kl=0.0, nll=reference.nll(token_id), is_same_top=True)
+    return [itself, *(reference.compare(row, token_id) for row in rows[1:])]
+
+
+def _look_for_needles(
+    candidates: Many[Candidate], work: Work, state: EvalState, on_tokens: Callable[[int], object]
+) -> None:
+    for number, needle in enumerate(work.needles):
+        for one in candidates:
+            if not state.has_needle(one.spec, number):
+                state.put_needle(one.spec, number, _needle_score(one, needle))
+                on_tokens(len(needle.token_ids))
+        state.save()
+
+
+def _needle_score(candidate: Candidate, needle: Needle) -> float:
+    num_asked = len(needle.key_ids)
+    with candidate.sequence() as sequence:
+        candidate.prefill(sequence, needle.token_ids[:-num_asked])
+        return needle.score(candidate.rows(sequence, needle.token_ids[-num_asked:]))
+
+
+def _time_decode(candidates: Many[Candidate], work: Work, state: EvalState, on_tokens: Callable[[int], object]) -> None:
+    """Time the last tokens of the first window one by one, the candidates in turn: what disturbs one disturbs all."""
+    missing = [one for one in candidates if not state.has_tpot(one.spec)]
+    window = work.windows[0]
+    steps = window[-min(WARMUP_STEPS + DECODE_STEPS, len(window) // 2) :]
+    samples: list[list[float]] = [[] for _ in missing]
+    with ExitStack() as held:
+        sequences = [held.enter_context(one.sequence()) for one in missing]
+        for one, sequence in zip(missing, sequences, strict=True):
+            one.prefill(sequence, window[: -len(steps)])
+            on_tokens(len(window))
+        for token_id in steps:
+            for one, sequence, times in zip(missing, sequences, samples, strict=True):
+                started = perf_counter()
+                one.rows(sequence, [token_id])
+                times.append(perf_counter() - started)
+    for one, times in zip(missing, samples, strict=True):
+        state.put_tpot(one.spec, Timing(tuple(times[-DECODE_STEPS:])).median_s)
+    state.save()
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one way of keeping the cache takes and costs.
+
+    ``num_bytes`` are allocated for a sequence of the context's length. ``perplexity_change`` is relative to the
+    reference's perplexity. ``kl_mean`` and ``kl_p99`` are in nats a token. ``needle`` is the share of the pass keys'
+    tokens found, over all depths; None where none was hidden.
+    """
+
+    spec: CacheSpec
+    bytes_per_token: int
+    num_bytes: int
+    perplexity: float
+    perplexity_change: float
+    kl_mean: float
+    kl_p99: float
+    top1_agreement: float
+    tpot_s: float
+    needles: tuple[tuple[float, float], ...]
+
+    @property
+    def name(self) -> str:
+        """How keys and values are written, in a word: ``int8``, ``int8/int4``."""
+        k, v = self.spec.k_codec, self.spec.v_codec
+        return k if k == v else f"{k}/{v}"
+
+    @property
+    def retention(self) -> str:
+        return str(self.spec.retention)
+
+    @property
+    def needle(self) -> float | None:
+        return sum(score for _, score in self.needles) / len(self.needles) if self.needles else None
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "k": self.spec.k_codec,
+            "v": self.spec.v_codec,
+            "retention": self.retention,
+            "bytes_per_token": self.bytes_per_token,
+            "bytes": self.num_bytes,
+            "perplexity": self.perplexity,
+            "perplexity_change": self.perplexity_change,
+            "kl_mean": self.kl_mean,
+            "kl_p99": self.kl_p99,
+            "top1_agreement": self.top1_agreement,
+            "tpot_s": self.tpot_s,
+            "needle": self.needle,
+            "needle_depths": [{"depth": depth, "score": score} for depth, score in self.needles],
+        }
+
+
+def reference_perplexity(work: Work, state: EvalState) -> float:
+    return _perplexity(state.windows(None, len(work.windows)))
+
+
+def row(model: ModelSpec, spec: CacheSpec, work: Work, state: EvalState) -> Row:
+    """Return what a complete ``state`` says of ``spec``."""
+    windows = state.windows(spec, len(work.windows))
+    divergences = [kl for window in windows for kl in window.kl]
+    perplexity = _perplexity(windows)
+    return Row(
+        spec=spec,
+        bytes_per_token=bytes_per_token(model, spec),
+        num_bytes=windows[0].allocated_bytes,
+        perplexity=perplexity,
+        perplexity_change=perplexity / reference_perplexity(work, state) - 1,
+        kl_mean=sum(divergences) / len(divergences),
+        kl_p99=quantile(divergences, 0.99),
+        top1_agreement=sum(window.num_same_top for window in windows) / len(divergences),
+        tpot_s=state.tpot_s(spec),
+        needles=tuple((needle.depth, state.needle(spec, number)) for number, needle in enumerate(work.needles)),
+    )
+
+
+def _perplexity(windows: Many[Losses]) -> float:
+    return exp(sum(window.nll_sum for window in windows) / sum(len(window.kl) for window in windows))
