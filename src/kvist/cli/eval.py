@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvist.engine.files import ModelFiles
-    from kvist.lab.quality import Models, Row, Work
+    from kvist.lab.quality import Models, Work
+    from kvist.lab.quality_rows import Row
 
 _CHARACTERS_A_TOKEN = 8  # more than any vocabulary takes on average, so that the text is long enough
 _HEADING = (
@@ -66,13 +67,13 @@ def evaluate(
     from kvist.engine.files import open_model
     from kvist.lab.machine import this_machine
 
-    out, machine = Output(is_json), this_machine()
+    out, machine, specs = Output(is_json), this_machine(), keeping.specs()
     with open_model(model) as files, ExitStack() as held:
         work = _work(files, texts)
         models = _load(files, held, weights, quality_weights, threads or usable_cores().num_usable)
         facts = _facts(files, models, work)
         out.notice(f"{_about(facts)}; {machine}")
-        rows, reference = _evaluated(out, models, keeping.specs(), work, state, is_fresh=is_fresh)
+        rows, reference = _evaluated(out, models, specs, work, state, is_fresh=is_fresh)
     for line in _table(rows, reference):
         out.line(line)
     if plot is not None:
@@ -147,7 +148,7 @@ def _evaluated(
     """Return the rows, and the reference's perplexity."""
     from kvist.cache.memory import available_memory
     from kvist.kernels.jit import cache_root
-    from kvist.lab import quality
+    from kvist.lab import quality, quality_rows
     from kvist.lab.quality_state import EvalState
 
     key = models.identity(work)
@@ -160,8 +161,8 @@ def _evaluated(
     with progress_bar("tokens", missing) as advance:
         memory = None if free is None else free // 2
         quality.evaluate(models, specs, work, state, memory=memory, on_tokens=advance)
-    rows = [quality.row(models.speed.spec, spec, work, state) for spec in specs]
-    return rows, quality.reference_perplexity(work, state)
+    rows = [quality_rows.row(models.speed.spec, spec, work, state) for spec in specs]
+    return rows, quality_rows.reference_perplexity(work, state)
 
 
 def _table(rows: Sequence[Row], reference: float) -> list[str]:

@@ -9,7 +9,7 @@ from kvist.lab.figures import COLORS, Axes, Figure, new_figure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvist.lab.quality import Row
+    from kvist.lab.quality_rows import Row
 
 _MIB = 1 << 20
 _LEAST_KL = 1e-6

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import exp
 from time import perf_counter
 
 import numpy as np
@@ -26,10 +25,9 @@ from kvist.kernels.matmul import QUANTISED
 from kvist.lab.divergence import Comparison, Distribution
 from kvist.lab.needle import Needle
 from kvist.lab.quality_state import EvalState, Losses
-from kvist.lab.timing import Timing, quantile
+from kvist.lab.timing import Timing
 from kvist.model.decoder import Decoder, Part
-from kvist.spec.cache import CacheSpec, bytes_per_token, pool_bytes
-from kvist.spec.model import ModelSpec
+from kvist.spec.cache import CacheSpec, pool_bytes
 
 Logits = npt.NDArray[np.float32]
 
@@ -260,82 +258,3 @@ def _time_decode(candidates: Many[Candidate], work: Work, state: EvalState, on_t
     for one, times in zip(missing, samples, strict=True):
         state.put_tpot(one.spec, Timing(tuple(times[-DECODE_STEPS:])).median_s)
     state.save()
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one way of keeping the cache takes and costs.
-
-    ``num_bytes`` are allocated for a sequence of the context's length. ``perplexity_change`` is relative to the
-    reference's perplexity. ``kl_mean`` and ``kl_p99`` are in nats a token. ``needle`` is the share of the pass keys'
-    tokens found, over all depths; None where none was hidden.
-    """
-
-    spec: CacheSpec
-    bytes_per_token: int
-    num_bytes: int
-    perplexity: float
-    perplexity_change: float
-    kl_mean: float
-    kl_p99: float
-    top1_agreement: float
-    tpot_s: float
-    needles: tuple[tuple[float, float], ...]
-
-    @property
-    def name(self) -> str:
-        """How keys and values are written, in a word: ``int8``, ``int8/int4``."""
-        k, v = self.spec.k_codec, self.spec.v_codec
-        return k if k == v else f"{k}/{v}"
-
-    @property
-    def retention(self) -> str:
-        return str(self.spec.retention)
-
-    @property
-    def needle(self) -> float | None:
-        return sum(score for _, score in self.needles) / len(self.needles) if self.needles else None
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "k": self.spec.k_codec,
-            "v": self.spec.v_codec,
-            "retention": self.retention,
-            "bytes_per_token": self.bytes_per_token,
-            "bytes": self.num_bytes,
-            "perplexity": self.perplexity,
-            "perplexity_change": self.perplexity_change,
-            "kl_mean": self.kl_mean,
-            "kl_p99": self.kl_p99,
-            "top1_agreement": self.top1_agreement,
-            "tpot_s": self.tpot_s,
-            "needle": self.needle,
-            "needle_depths": [{"depth": depth, "score": score} for depth, score in self.needles],
-        }
-
-
-def reference_perplexity(work: Work, state: EvalState) -> float:
-    return _perplexity(state.windows(None, len(work.windows)))
-
-
-def row(model: ModelSpec, spec: CacheSpec, work: Work, state: EvalState) -> Row:
-    """Return what a complete ``state`` says of ``spec``."""
-    windows = state.windows(spec, len(work.windows))
-    divergences = [kl for window in windows for kl in window.kl]
-    perplexity = _perplexity(windows)
-    return Row(
-        spec=spec,
-        bytes_per_token=bytes_per_token(model, spec),
-        num_bytes=windows[0].allocated_bytes,
-        perplexity=perplexity,
-        perplexity_change=perplexity / reference_perplexity(work, state) - 1,
-        kl_mean=sum(divergences) / len(divergences),
-        kl_p99=quantile(divergences, 0.99),
-        top1_agreement=sum(window.num_same_top for window in windows) / len(divergences),
-        tpot_s=state.tpot_s(spec),
-        needles=tuple((needle.depth, state.needle(spec, number)) for number, needle in enumerate(work.needles)),
-    )
-
-
-def _perplexity(windows: Many[Losses]) -> float:
-    return exp(sum(window.nll_sum for window in windows) / sum(len(window.kl) for window in windows))

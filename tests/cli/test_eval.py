@@ -1,0 +1,87 @@
+"""``kvist eval`` on a tiny model with a tokenizer of bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.command import Command
+from fakes.model import byte_tokenizer
+from tiny.models import tiny_model
+from tiny.tensors import write_directory
+
+from kvist.engine import files
+from kvist.kernels import jit
+
+KEYS = {
+    "k", "v", "retention", "bytes_per_token", "bytes", "perplexity", "perplexity_change", "kl_mean", "kl_p99",
+    "top1_agreement", "tpot_s", "needle", "needle_depths",
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    assert jit.cache_directory() is not None  # settled, so that kernels stay where they are
+    monkeypatch.setattr(jit, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "load_tokenizer", lambda _: byte_tokenizer())
+    (tmp_path / "text.txt").write_bytes(b"The quick brown fox jumps over the lazy dog. " * 20)
+    return str(write_directory(tiny_model("llama", 6), tmp_path / "model"))
+
+
+def test_a_row_for_each_combination_and_a_second_run_that_measures_nothing(
+    kvist: Command, model: str, tmp_path: Path
+) -> None:
+    text = ("--text", str(tmp_path / "text.txt"), "--tokens", "500", "--context", "200", "--depths", "0.5")
+    options = (*text, "--kv", "bf16,f32/bf16,bf16", "--threads", "1", "--json")
+    done = kvist("eval", model, *options, "--plot", str(tmp_path / "quality.svg"))
+    assert done.code == 0, done.err
+    found = done.json
+    assert [(row["k"], row["v"], row["retention"]) for row in found["rows"]] == [
+        ("bf16", "bf16", "all"),
+        ("f32", "bf16", "all"),
+    ]
+    assert all(set(row) == KEYS for row in found["rows"])
+    assert found["rows"][1]["bytes"] > found["rows"][0]["bytes"]
+    assert (found["context"], found["text_tokens"], found["compared_tokens"]) == (200, 500, 497)
+    assert {"reference_perplexity", "machine", "model", "threads", "text_digest"} <= set(found)
+    assert "KL mean" in done.err
+    assert (tmp_path / "quality.svg").stat().st_size > 1000
+    again = kvist("eval", model, *options)
+    assert again.json["rows"] == found["rows"]
+    assert "100% was done before" in again.err
+    assert "was done before" not in kvist("eval", model, *options, "--state", str(tmp_path / "other")).err
+
+
+def test_the_default_text_is_there(kvist: Command, model: str) -> None:
+    found = kvist("eval", model, "--tokens", "64", "--context", "64", "--depths", "none", "--kv", "bf16", "--json").json
+    assert found["text_tokens"] == 64
+    assert found["rows"][0]["needle"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--kv", "int3"), 'unknown codec "int3" for --kv'),
+        (("--kv", "bf16/int3"), 'unknown codec "int3" for --kv'),
+        (("--kv", "bf16,,f32"), "--kv takes a list with commas"),
+        (("--retention", "some"), 'unknown policy "some" for --retention'),
+        (("--depths", "2"), "--depths takes numbers from 0 to 1"),
+        (("--depths", "deep"), "--depths takes numbers from 0 to 1"),
+        (("--context", "30", "--tokens", "90"), "hide no pass key"),
+        (("--text", "/no/such/file"), "No such file"),
+        (("--plot", "picture.gif"), "can't draw into"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(kvist: Command, model: str, options: tuple[str, ...], said: str) -> None:
+    done = kvist("eval", model, *options)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+
+
+def test_a_text_that_is_too_short_is_refused(kvist: Command, model: str, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_bytes(b"short")
+    done = kvist("eval", model, "--text", str(tmp_path / "short.txt"), "--context", "200")
+    assert done.code == 1
+    assert "the text has 5 tokens, fewer than a context of 200" in done.err
