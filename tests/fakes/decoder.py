@@ -57,7 +57,7 @@ class FakeDecoder:
     def prepare(self, cache: KvCache) -> None:
         self.prepared = cache
 
-    def forward(self, parts: Values[Part]) -> np.ndarray:
+    def forward(self, parts: Values[Part], *, is_copied: bool = True) -> np.ndarray:  # noqa: ARG002 (always a copy)
         assert not self.is_closed
         num_rows = sum(len(part.token_ids) for part in parts)
         assert 0 < num_rows <= self.step_tokens, (num_rows, self.step_tokens)

@@ -19,9 +19,9 @@ from kvist.kernels.layout import (
     GROUPS,
     LANES,
     NUM_ROWS,
-    POSITIONS,
     SCRATCH,
     SCRATCH_STRIDE,
+    SLOTS,
     SPAN_BLOCKS,
     SPAN_STEP,
     SPAN_TOKENS,
@@ -206,7 +206,7 @@ def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, j
 @inline
 def merge_head(row, thread, line, program, table, work, head, shape):
     """Merge one row's and head's records, span after span, and write the result."""
-    spans, share, position = table[SPANS], program[line, FIN.share], table[table[POSITIONS] + row]
+    spans, share, position = table[SPANS], program[line, FIN.share], table[table[SLOTS] + row]
     window = program[line, FIN.window]
     low = max(0, position - window + 1) if window > 0 else 0
     run = table[SCRATCH] + thread * table[SCRATCH_STRIDE]

@@ -142,8 +142,8 @@ def append(chunk, thread, line, program, table, weights, cache, work, shape):
     prepare(work, k_in, key, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
     check_finite(work, key, line, shape)
     check_finite(work, v_in, line, shape)
-    slot = table[table[GROUPS + 2 * program[line, AP.group]] + row]
-    block, column = slot // BLOCK_TOKENS, slot % BLOCK_TOKENS
+    cell = table[table[GROUPS + 2 * program[line, AP.group]] + row]
+    block, column = cell // BLOCK_TOKENS, cell % BLOCK_TOKENS
     k_block = program[line, AP.k] + kv_head * program[line, AP.k_head] + block * program[line, AP.k_block]
     write_key(work, key, cache, k_block, column, key + size, shape)
     v_block = program[line, AP.v] + kv_head * program[line, AP.v_head] + block * program[line, AP.v_block]

@@ -32,6 +32,7 @@ def fields(names: str) -> Any:
     NUM_OUTPUTS,
     TOKENS,
     POSITIONS,
+    SLOTS,
     OUTPUTS,
     TILES,
     NUM_TILES,
@@ -40,14 +41,16 @@ def fields(names: str) -> Any:
     SCRATCH,
     SCRATCH_STRIDE,
     GROUPS,
-) = range(12)
+) = range(13)
 """The head of the table.
 
-``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``: lists by
-row. ``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first position, sequence) for each attention tile.
-``SPANS``: how many spans are attended apart, ``SPAN_STEP`` a chunk, and merged later (0: each tile walks its own).
-``SCRATCH`` is an offset in ``work``, with ``SCRATCH_STRIDE`` bytes for each thread. From ``GROUPS`` on, for each layer
-group: where the list of slots to write (by row) starts, and where the list of block-table starts (by sequence) is.
+``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``, ``SLOTS``:
+lists by row; a *position* counts all tokens of a text and turns queries and keys, a *slot* counts those that the
+sequence's block tables hold, and is what attention walks. ``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first
+slot, sequence) for each attention tile. ``SPANS``: how many spans are attended apart, ``SPAN_STEP`` a chunk, and merged
+later (0: each tile walks its own). ``SCRATCH`` is an offset in ``work``, with ``SCRATCH_STRIDE`` bytes for each thread.
+From ``GROUPS`` on, for each layer group: where the list of cells to write starts (by row; a block's id times 16, plus
+the place in it), and where the list of block-table starts (by sequence) is.
 """
 
 MAX_GROUPS = 8

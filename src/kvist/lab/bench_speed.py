@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -142,15 +143,17 @@ class ModelUnderTest:
         step, last = self.decoder.step_tokens, len(token_ids) - 1
         for start in range(0, len(token_ids), step):
             piece = token_ids[start : start + step]
-            logits = self.decoder.forward([Part(self.sequence, piece, "last" if start + step > last else "none")])
-            self.sequence.drop_unseen()
+            logits = self._forward(piece, "last" if start + step > last else "none")
         return self._choose(logits[-1])
 
     def step(self, token_id: int) -> int:
         """Append one token; return the next."""
-        logits = self.decoder.forward([Part(self.sequence, [token_id], "last")])
+        return self._choose(self._forward([token_id], "last")[-1])
+
+    def _forward(self, token_ids: Sequence[int], logits: Literal["last", "none"]) -> npt.NDArray[np.float32]:
+        rows = self.decoder.forward([Part(self.sequence, token_ids, logits)], is_copied=False)
         self.sequence.drop_unseen()
-        return self._choose(logits[-1])
+        return rows
 
     def _choose(self, logits: npt.NDArray[np.float32]) -> int:
         return choose_token(logits, _GREEDY, self._history, seed=0, choice=0, position=self.sequence.num_tokens)

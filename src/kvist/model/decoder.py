@@ -99,11 +99,12 @@ class Decoder:
         with self._lock:
             self._workspace(cache)
 
-    def forward(self, parts: Many[Part]) -> npt.NDArray[np.float32]:
+    def forward(self, parts: Many[Part], *, is_copied: bool = True) -> npt.NDArray[np.float32]:
         """Append each part's tokens to its sequence; returns the logits asked for [rows, V], in the parts' order.
 
-        All sequences belong to one cache, and all parts together have at most ``step_tokens`` tokens. Blocks that left
-        a window are still held, so that these tokens can be taken back: ``Sequence.drop_unseen`` gives them back.
+        All sequences belong to one cache, and all parts together have at most ``step_tokens`` tokens. Without
+        ``is_copied`` the logits are a view that the next pass overwrites. Blocks that no later query sees stay with
+        their sequence until it is told to ``drop_unseen``.
 
         Raises:
             CapacityError: the cache has too few free blocks; then nothing has changed.
@@ -118,7 +119,7 @@ class Decoder:
                     self._check(part)
                     part.sequence.grow(len(part.token_ids))
                     grown.append(part)
-                logits = self._run(parts, space)
+                logits = self._run(parts, space, is_copied=is_copied)
             except BaseException:
                 for part in grown:
                     part.sequence.truncate(part.sequence.num_tokens - len(part.token_ids))
@@ -157,7 +158,7 @@ class Decoder:
                     f"token id {token_id} isn't in the vocabulary; ids are 0 to {self.spec.vocab_size - 1}"
                 )
 
-    def _run(self, parts: Many[Part], space: _Workspace) -> npt.NDArray[np.float32]:
+    def _run(self, parts: Many[Part], space: _Workspace, *, is_copied: bool) -> npt.NDArray[np.float32]:
         lowered = lower(
             parts, tile_rows=space.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads
         )
@@ -176,12 +177,14 @@ class Decoder:
             self._kernels.addresses, program.table, control, lowered.table, self.weights.arena, cache, space.work
         )
         self._check_status(space, program)
-        return self._logits(space, lowered.num_outputs)
+        logits = self._logits(space, lowered.num_outputs)
+        return logits.copy() if is_copied else logits
 
     def _logits(self, space: _Workspace, num_outputs: int) -> npt.NDArray[np.float32]:
+        """The rows of logits, where they stand."""
         at, stride = space.logits, space.logits_stride
         rows = space.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
-        logits = rows[:, : self.spec.vocab_size].copy()
+        logits = rows[:, : self.spec.vocab_size]
         if num_outputs and not np.isfinite(logits.max()):  # NaN is the largest of all; minus infinity harms nobody
             raise NumericsError(
                 "the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it"

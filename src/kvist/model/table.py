@@ -18,6 +18,7 @@ from kvist.kernels.layout import (
     NUM_TILES,
     OUTPUTS,
     POSITIONS,
+    SLOTS,
     SPAN_STEP,
     SPAN_TOKENS,
     SPANS,
@@ -60,73 +61,91 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
     ``tile_rows``: rows of an attention tile. Spans are attended apart in passes of at most ``split_rows`` rows, in
     about ``split_chunks`` chunks for each KV head.
     """
-    counts = [len(part.token_ids) for part in parts]
-    num_rows = sum(counts)
-    num_tiles = sum(-(-count // tile_rows) for count in counts)
-    num_outputs = sum(
-        {"last": 1, "all": count, "none": 0}[part.logits] for part, count in zip(parts, counts, strict=True)
-    )
+    rows = _Rows(parts)
+    tiles = _tiles_of(rows, tile_rows)
+    num_rows, num_outputs, num_tiles = len(rows.tokens), len(rows.outputs), len(tiles) // TILE_FIELDS
+    num_spans = _num_spans(rows) if num_rows <= split_rows else 0
+    step = max(1, num_spans * num_tiles // split_chunks)
+    head = [0] * TABLE_HEAD
+    head[NUM_ROWS], head[NUM_OUTPUTS], head[NUM_TILES] = num_rows, num_outputs, num_tiles
+    head[SPANS], head[SPAN_STEP] = num_spans, step
+    lists = {
+        TOKENS: rows.tokens,
+        POSITIONS: rows.positions,
+        SLOTS: rows.slots,
+        OUTPUTS: rows.outputs,
+        TILES: tiles,
+    }
+    numbers = list(head)
+    for name, found in lists.items():
+        numbers[name] = len(numbers)
+        numbers += found
     num_groups = len(parts[0].sequence.tables)
     assert num_groups <= MAX_GROUPS, num_groups
-    outputs = TABLE_HEAD + 2 * num_rows
-    tiles = outputs + num_outputs
-    groups = tiles + TILE_FIELDS * num_tiles
-    num_blocks = sum(part.sequence.tables[0].num_blocks for part in parts) if num_groups else 0
-    numbers = np.zeros(groups + num_groups * (num_rows + len(parts) + num_blocks), np.int64)
-    num_spans = _num_spans(parts) if num_rows <= split_rows else 0
-    step = max(1, num_spans * num_tiles // split_chunks)
-    numbers[NUM_ROWS], numbers[NUM_OUTPUTS], numbers[NUM_TILES] = num_rows, num_outputs, num_tiles
-    numbers[TOKENS], numbers[POSITIONS], numbers[OUTPUTS], numbers[TILES] = (
-        TABLE_HEAD,
-        TABLE_HEAD + num_rows,
-        outputs,
-        tiles,
-    )
-    numbers[SPANS], numbers[SPAN_STEP] = num_spans, step
-    _fill_rows(numbers, parts, counts, tile_rows)
+    tables: list[Ints] = []
+    end = len(numbers) + num_groups * (num_rows + len(parts))
     for group in range(num_groups):
-        groups = _fill_group(numbers, parts, counts, group, groups)
-    return Pass(num_rows, num_rows if num_spans else 0, num_outputs, num_tiles * max(1, -(-num_spans // step)), numbers)
+        blocks = [part.sequence.tables[group].blocks for part in parts]
+        numbers[GROUPS + 2 * group], numbers[GROUPS + 2 * group + 1] = len(numbers), len(numbers) + num_rows
+        numbers += _cells_of(rows, blocks)
+        for ids in blocks:
+            numbers.append(end)
+            end += ids.size
+        tables += blocks
+    return Pass(
+        num_rows=num_rows,
+        num_split_rows=num_rows if num_spans else 0,
+        num_outputs=num_outputs,
+        num_tile_parts=num_tiles * max(1, -(-num_spans // step)),
+        table=np.concatenate([np.array(numbers, np.int64), *tables]),
+    )
 
 
-def _num_spans(parts: Many[Part]) -> int:
-    """The most spans that a part's last query sees; 0 where nobody sees more than one."""
-    num_spans = max((part.sequence.num_tokens - 1) // SPAN_TOKENS + 1 for part in parts)
+class _Rows:
+    """A pass's rows: lists by row, the rows of which logits are wanted, and for each part its (first row, rows).
+
+    Lists, not arrays: a pass of one row is the most frequent, and a list of one costs a tenth of an array of one.
+    """
+
+    def __init__(self, parts: Many[Part]) -> None:
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        self.slots: list[int] = []
+        self.outputs: list[int] = []
+        self.parts: list[tuple[int, int]] = []
+        for part in parts:
+            sequence, count, row = part.sequence, len(part.token_ids), len(self.tokens)
+            self.parts.append((row, count))
+            self.tokens += part.token_ids
+            self.positions += range(sequence.num_tokens - count, sequence.num_tokens)
+            self.slots += range(sequence.num_slots - count, sequence.num_slots)
+            if part.logits != "none":
+                self.outputs += range(row if part.logits == "all" else row + count - 1, row + count)
+
+
+def _tiles_of(rows: _Rows, tile_rows: int) -> list[int]:
+    """(first row, rows, first slot, part) of each attention tile, one after the other."""
+    tiles: list[int] = []
+    for number, (row, count) in enumerate(rows.parts):
+        for first in range(row, row + count, tile_rows):
+            tiles += (first, min(tile_rows, row + count - first), rows.slots[first], number)
+    return tiles
+
+
+def _num_spans(rows: _Rows) -> int:
+    """The most spans that a row sees; 0 where nobody sees more than one."""
+    num_spans = max(rows.slots) // SPAN_TOKENS + 1
     return num_spans if num_spans > 1 else 0
 
 
-def _fill_rows(numbers: Ints, parts: Many[Part], counts: list[int], tile_rows: int) -> None:
-    """Tokens, positions, rows of logits, and tiles."""
-    row, output, tile = 0, int(numbers[OUTPUTS]), int(numbers[TILES])
-    tokens, positions = int(numbers[TOKENS]), int(numbers[POSITIONS])
-    for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
-        start = part.sequence.num_tokens - count
-        numbers[tokens + row : tokens + row + count] = part.token_ids
-        numbers[positions + row : positions + row + count] = start if count == 1 else np.arange(start, start + count)
-        wanted = {"last": 1, "all": count, "none": 0}[part.logits]
-        numbers[output : output + wanted] = np.arange(row + count - wanted, row + count)
-        output += wanted
-        for first in range(0, count, tile_rows):
-            numbers[tile : tile + TILE_FIELDS] = (row + first, min(tile_rows, count - first), start + first, number)
-            tile += TILE_FIELDS
-        row += count
-
-
-def _fill_group(numbers: Ints, parts: Many[Part], counts: list[int], group: int, at: int) -> int:
-    """Slots to write by row, then where each sequence's blocks start, then those blocks; returns where they end."""
-    num_rows = int(numbers[NUM_ROWS])
-    starts, blocks = at + num_rows, at + num_rows + len(parts)
-    numbers[GROUPS + 2 * group], numbers[GROUPS + 2 * group + 1] = at, starts
-    for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
-        found = part.sequence.tables[group].blocks
-        end = part.sequence.num_tokens
+def _cells_of(rows: _Rows, blocks: list[Ints]) -> list[int]:
+    """The cell that each row is written to: a block's id times 16, plus the place in it."""
+    cells: list[int] = []
+    for (row, count), found in zip(rows.parts, blocks, strict=True):
+        slot = rows.slots[row]
         if count == 1:
-            numbers[at] = found[(end - 1) // BLOCK_TOKENS] * BLOCK_TOKENS + (end - 1) % BLOCK_TOKENS
+            cells.append(int(found[slot // BLOCK_TOKENS]) * BLOCK_TOKENS + slot % BLOCK_TOKENS)
         else:
-            positions = np.arange(end - count, end)
-            numbers[at : at + count] = found[positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-        at += count
-        numbers[starts + number] = blocks
-        numbers[blocks : blocks + found.size] = found
-        blocks += found.size
-    return blocks
+            slots = np.arange(slot, slot + count)
+            cells += (found[slots // BLOCK_TOKENS] * BLOCK_TOKENS + slots % BLOCK_TOKENS).tolist()
+    return cells
