@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from proof.heads import Heads
@@ -68,16 +69,11 @@ def test_every_row_is_listed(drawn: list[tuple[int, int, Any]]) -> None:
         assert found.table[start : start + blocks.size].tolist() == blocks.tolist()
 
 
-def test_positions_may_run_ahead_of_slots() -> None:
+def test_positions_may_run_ahead_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence that has given tokens up and closed the gap."""
-
-    class Compacted(Sequence):
-        @property
-        def num_slots(self) -> int:
-            return self.num_tokens - 64
-
+    monkeypatch.setattr(Sequence, "num_slots", property(lambda sequence: sequence.num_tokens - 64))
     cache = HEADS.new_cache(400)
-    sequence = Compacted(cache)
+    sequence = cache.new_sequence()
     sequence.grow(100)
     found = lowered([Part(sequence, [5, 6, 7])])
     assert listed(found, layout.POSITIONS, 3) == [100, 101, 102]
