@@ -14,6 +14,7 @@ from kvist.cli.cache import cache_app
 from kvist.cli.chat import chat
 from kvist.cli.doctor import doctor
 from kvist.cli.eval import evaluate
+from kvist.cli.explain import explain
 from kvist.cli.generate import generate
 from kvist.cli.info import info
 from kvist.cli.models import models
@@ -35,6 +36,7 @@ app.command(epilog="Example: kvist info smollm2-135m --json")(info)
 app.command(epilog="Example: kvist models")(models)
 app.command(epilog="Example: kvist plan config.json --gpu H100 --context 8192 --kv int8")(plan)
 app.command("eval", epilog="Example: kvist eval --text book.txt --kv bf16,f32/bf16 --plot quality.png")(evaluate)
+app.command(epilog="Example: kvist explain monday.txt tuesday.txt")(explain)
 app.command(epilog="Example: kvist doctor")(doctor)
 app.add_typer(bench_app, name="bench")
 app.add_typer(cache_app, name="cache")
