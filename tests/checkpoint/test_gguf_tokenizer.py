@@ -6,15 +6,18 @@ import json
 import statistics
 import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoint.gguf_bytes import BOOL, I32, STRING, U32, array, gguf_bytes, scalar, string, text
+from checkpoint.varied_strings import varied_strings
 from checkpoint.vocabularies import (
     CORPUS,
     SPECIAL,
     USER_DEFINED,
+    byte_level,
     from_directory,
     from_gguf_keys,
     gguf_keys,
@@ -24,15 +27,17 @@ from checkpoint.vocabularies import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
 from kvist.checkpoint.catalog import open_checkpoint
 from kvist.checkpoint.gguf import GgufFile
 from kvist.checkpoint.gguf_tokenizer import read_gguf_tokenizer
 from kvist.checkpoint.pretokenizers import PRETOKENIZERS, pretokenizer_named
-from kvist.checkpoint.tokenizer import load_tokenizer
+from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from kvist.errors import CheckpointError, UnsupportedError
 
-PRES = ("gpt-2", "smollm", "llama-bpe", "qwen2")
+PRES = ("gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "falcon")
 PIECES = (*SPECIAL, *USER_DEFINED, "<|im_", " 's", "\r\n", "  ", "\t", "12345", "e\u0301", "漢字", "don't", "\u00a0")
 TEXTS = st.lists(
     st.one_of(st.sampled_from(PIECES), st.sampled_from(CORPUS), st.text(st.characters(exclude_categories=("Cs",)))),
@@ -48,6 +53,34 @@ def test_ids_are_those_of_the_same_tokenizer_json(pre: str, text: str, parse_spe
     ids = tokenizer.encode(text, parse_special=parse_special)
     assert ids == backend.encode(text).ids
     assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("pre", PRES)
+def test_five_thousand_strings(pre: str) -> None:
+    tokenizer = from_gguf_keys(gguf_keys(train_byte_level(pre), pre))
+    assert_same(tokenizer, train_byte_level(pre), taking_names_as_text(pre))
+
+
+def test_five_thousand_strings_with_smollm2s_own_vocabulary() -> None:
+    """Against the parts of its tokenizer.json, put together by hand."""
+    checkpoint = open_checkpoint("smollm2-135m")
+    tokenizer = load_tokenizer(checkpoint)
+    assert tokenizer is not None
+    names = list(checkpoint.metadata["tokenizer.ggml.tokens"])
+    merges = [tuple(merge.split(" ")) for merge in checkpoint.metadata["tokenizer.ggml.merges"]]
+    backends = [Backend(models.BPE({name: i for i, name in enumerate(names)}, merges)) for _ in range(2)]
+    for backend in backends:
+        backend.pre_tokenizer = byte_level("smollm")
+        backend.add_special_tokens(names[:17])
+    backends[1].encode_special_tokens = True
+    assert_same(tokenizer, *backends, pieces=[tokenizer.token_text(i) for i in range(0, 49152, 7)])
+
+
+def assert_same(tokenizer: Tokenizer, special: Backend, plain: Backend, pieces: Sequence[str] = PIECES) -> None:
+    for given_text in varied_strings(5000, seed=41, pieces=[piece for piece in pieces if "\ufffd" not in piece]):
+        ids = tokenizer.encode(given_text, parse_special=False)
+        assert ids == plain.encode(given_text).ids, given_text
+        assert tokenizer.encode(given_text) == special.encode(given_text).ids, given_text
 
 
 def test_a_whole_file_reads_as_the_directory_does(tmp_path: Path) -> None:

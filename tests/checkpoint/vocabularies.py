@@ -10,7 +10,7 @@ from pathlib import Path
 
 from checkpoint import sentencepiece_twin as kinds
 from checkpoint.sentencepiece_twin import Twin
-from checkpoint.varied_strings import WORDS
+from checkpoint.varied_strings import WORDS, varied_strings
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
@@ -41,7 +41,14 @@ def byte_level(pre: str) -> pre_tokenizers.PreTokenizer:
         "gpt-2": [plain],
         "smollm": [pre_tokenizers.Digits(individual_digits=True), plain],
         "llama-bpe": [pre_tokenizers.Split(Regex(tiktoken % "{1,3}"), "isolated"), cut],
+        "dbrx": [pre_tokenizers.Split(Regex(tiktoken % "{1,3}"), "isolated"), cut],
         "qwen2": [pre_tokenizers.Split(Regex(tiktoken % ""), "isolated"), cut],
+        "falcon": [
+            pre_tokenizers.Punctuation("contiguous"),
+            plain,
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+        ],
     }
     return pre_tokenizers.Sequence(kinds[pre])
 
@@ -53,9 +60,9 @@ def train_byte_level(pre: str) -> Backend:
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
+        vocab_size=1500, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
     )
-    backend.train_from_iterator(CORPUS * 3, trainer)
+    backend.train_from_iterator([*CORPUS * 3, *varied_strings(300, seed=40)], trainer)
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in USER_DEFINED])
     return backend
 

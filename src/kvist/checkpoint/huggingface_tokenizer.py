@@ -68,6 +68,7 @@ def read_huggingface_tokenizer(
         chat_templates=_chat_templates(directory, settings),
         template_tokens=tokens,
         silent_token_ids=raw.silent_token_ids,
+        prefixes_text=raw.prefixes_text,
     )
 
 

@@ -9,6 +9,7 @@ tokens leave (`legacy`, which is what is meant where nothing is said) or before 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
 from kvist.checkpoint.sentencepiece_model import MAX_PIECES, SentencePieceModel, read_sentencepiece_model
 from kvist.checkpoint.space_marked import ScoredVocabulary, SpacePrefix, space_marked_backend
-from kvist.checkpoint.token_spelling import Spelling, TokenSpelling
+from kvist.checkpoint.token_spelling import SPACE_MARK, Spelling, TokenSpelling
 from kvist.checkpoint.token_type import TokenType
 from kvist.checkpoint.tokenizer_parts import RawTokenizer, is_always_control
 from kvist.errors import CheckpointError
@@ -30,33 +31,50 @@ _ADDED_NAME = "added_tokens.json"
 _SPECIAL_NAMES = "special_tokens_map.json"
 
 
+@dataclass(frozen=True)
+class _Added:
+    """A token beside the pieces; the white space before or behind it may be part of it."""
+
+    name: str
+    is_special: bool
+    takes_before: bool = False
+    takes_behind: bool = False
+
+    def for_backend(self) -> AddedToken:
+        return AddedToken(
+            self.name,
+            special=self.is_special,
+            normalized=False,
+            lstrip=self.takes_before,
+            rstrip=self.takes_behind,
+        )
+
+
 def read_sentencepiece_tokenizer(directory: Path, settings: Mapping[str, object]) -> RawTokenizer:
     """Build the tokenizer; `settings` are tokenizer_config.json's.
 
     Raises CheckpointError for files that can't be used, UnsupportedError for a model of another kind.
     """
-    model = read_sentencepiece_model(directory / SENTENCEPIECE_NAME)
-    added = _added_tokens(directory, settings, len(model.vocabulary.tokens))
-    vocabulary = _with_added(directory, model.vocabulary, added)
-    special_ids = [i for i, token in added.items() if token.special]
-    special_ids += np.flatnonzero(np.isin(vocabulary.types, (TokenType.CONTROL, TokenType.UNKNOWN))).tolist()
+    path = directory / SENTENCEPIECE_NAME
+    model = read_sentencepiece_model(path)
+    num_pieces = len(model.vocabulary.tokens)
+    added = {**_unlike_text(model.vocabulary), **_added_later(directory, settings, num_pieces)}
     prefix = _prefix(model, settings)
     try:
+        vocabulary = _with_added(model.vocabulary, added)
+        special_ids = [token_id for token_id, token in added.items() if token.is_special]
         backend = space_marked_backend(vocabulary, special_ids, model.unknown_id, prefix)
     except CheckpointError as error:
-        raise CheckpointError(f"{quote_path(directory / SENTENCEPIECE_NAME)} can't be used: {error}") from None
-    defined = np.flatnonzero(vocabulary.types == TokenType.USER_DEFINED).tolist()
-    missing = {i: _plain(vocabulary.tokens[i], i in special_ids) for i in (*special_ids, *defined) if i not in added}
-    backend.add_tokens([token for _, token in sorted({**missing, **added}.items()) if token.content])
+        raise CheckpointError(f"the tokenizer in {quote_path(path)} can't be used: {error}") from None
+    backend.add_tokens([token.for_backend() for _, token in sorted(added.items()) if token.name])
     _add_post_processor(backend, model, settings)
     return RawTokenizer(
         backend=backend,
-        spelling=TokenSpelling(
-            Spelling.SPACE_MARKED, strips_leading_space=prefix is not SpacePrefix.NEVER, is_added_plain=False
-        ),
+        spelling=TokenSpelling(Spelling.SPACE_MARKED, strips_leading_space=prefix is not SpacePrefix.NEVER),
         bos_token_id=model.bos_id,
         eos_token_id=model.eos_id,
         silent_token_ids=frozenset(np.flatnonzero(vocabulary.types == TokenType.UNUSED).tolist()),
+        prefixes_text=prefix is SpacePrefix.FIRST,
     )
 
 
@@ -77,18 +95,28 @@ def _add_post_processor(backend: Backend, model: SentencePieceModel, settings: M
         )
 
 
-def _added_tokens(directory: Path, settings: Mapping[str, object], num_pieces: int) -> dict[int, AddedToken]:
+def _unlike_text(vocabulary: ScoredVocabulary) -> dict[int, _Added]:
+    """The pieces that are found before a text is cut, by id: special ones and those that the model's maker defined."""
+    special = np.isin(vocabulary.types, (TokenType.CONTROL, TokenType.UNKNOWN))
+    ids = np.flatnonzero(special | (vocabulary.types == TokenType.USER_DEFINED)).tolist()
+    return {i: _added(vocabulary.tokens[i], bool(special[i])) for i in ids}
+
+
+def _added(name: str, is_special: bool, takes_before: bool = False, takes_behind: bool = False) -> _Added:
+    """A token that isn't special is found in the text as it is given: so spaces are spaces in its name."""
+    shown = name if is_special else name.replace(SPACE_MARK, " ")
+    return _Added(shown, is_special, takes_before, takes_behind)
+
+
+def _added_later(directory: Path, settings: Mapping[str, object], num_pieces: int) -> dict[int, _Added]:
     """Tokens by id, from the newer of the two places where there is one."""
     decoder = settings.get("added_tokens_decoder")
     if isinstance(decoder, dict):
         entries = {key: entry for key, entry in decoder.items() if isinstance(entry, dict) and key.isdecimal()}
         return {
-            _checked_id(directory, int(key), num_pieces): AddedToken(
+            _checked_id(directory, int(key), num_pieces): _added(
                 str(entry.get("content", "")),
-                special=entry.get("special") is True,
-                lstrip=entry.get("lstrip") is True,
-                rstrip=entry.get("rstrip") is True,
-                normalized=False,
+                *(entry.get(flag) is True for flag in ("special", "lstrip", "rstrip")),
             )
             for key, entry in entries.items()
         }
@@ -97,7 +125,7 @@ def _added_tokens(directory: Path, settings: Mapping[str, object], num_pieces: i
         return {}
     special = _special_names(directory)
     return {
-        _checked_id(directory, token_id, num_pieces): _plain(name, name in special or is_always_control(name))
+        _checked_id(directory, token_id, num_pieces): _added(name, name in special or is_always_control(name))
         for name, token_id in read_json_object(path).items()
     }
 
@@ -118,23 +146,20 @@ def _checked_id(directory: Path, token_id: object, num_pieces: int) -> int:
     return token_id
 
 
-def _plain(name: str, is_special: bool) -> AddedToken:
-    return AddedToken(name, special=is_special, normalized=False)
+def _with_added(vocabulary: ScoredVocabulary, added: Mapping[int, _Added]) -> ScoredVocabulary:
+    """The vocabulary with the tokens that were added; ids between them get names that no text has, and no text.
 
-
-def _with_added(directory: Path, vocabulary: ScoredVocabulary, added: Mapping[int, AddedToken]) -> ScoredVocabulary:
-    """The vocabulary with the tokens that were added; ids between them get names that no text has, and no text."""
-    size = max(len(vocabulary.tokens), max(added, default=-1) + 1)
-    tokens = [*vocabulary.tokens, *(f"\0unused {number}" for number in range(len(vocabulary.tokens), size))]
-    more = size - len(vocabulary.tokens)
-    scores = np.concatenate([vocabulary.scores, np.zeros(more)])
-    types = np.concatenate([vocabulary.types, np.full(more, TokenType.UNUSED)])
+    Raises CheckpointError where a name occurs twice.
+    """
+    num_pieces = len(vocabulary.tokens)
+    size = max(num_pieces, max(added, default=-1) + 1)
+    tokens = [*vocabulary.tokens, *(f"\0unused {number}" for number in range(num_pieces, size))]
+    scores = np.concatenate([vocabulary.scores, np.zeros(size - num_pieces)])
+    types = np.concatenate([vocabulary.types, np.full(size - num_pieces, TokenType.UNUSED)])
     for token_id, token in added.items():
-        tokens[token_id] = token.content
-        types[token_id] = TokenType.CONTROL if token.special else TokenType.USER_DEFINED
+        tokens[token_id] = token.name
+        types[token_id] = TokenType.CONTROL if token.is_special else TokenType.USER_DEFINED
     num_repeated = size - len(set(tokens))
     if num_repeated:
-        raise CheckpointError(
-            f"the tokenizer in {quote_path(directory)} can't be used: {num_repeated} of its {size} tokens occur twice"
-        )
+        raise CheckpointError(f"{num_repeated} of its {size} tokens occur twice")
     return ScoredVocabulary(tokens, scores, types)

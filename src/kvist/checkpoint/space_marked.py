@@ -20,7 +20,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers
 
 from kvist.checkpoint.token_spelling import SPACE_MARK
 from kvist.checkpoint.token_type import TokenType
@@ -32,7 +32,10 @@ _NEVER_MERGED = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.UNUSED, TokenTy
 
 
 class SpacePrefix(Enum):
-    """Where a space goes before a text: nowhere, before the text, or before each part that special tokens leave."""
+    """Where a space goes before a text: nowhere, before the text, or before each part that special tokens leave.
+
+    The library can't tell the first part from the others, so FIRST is `Tokenizer`'s to do.
+    """
 
     NEVER = "never"
     FIRST = "first"
@@ -85,11 +88,8 @@ def space_marked_backend(
     token_ids = dict(zip(tokens, range(len(tokens)), strict=True))
     unknown = None if unknown_id is None else tokens[unknown_id]
     backend = Backend(models.BPE(token_ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    if prefix is SpacePrefix.FIRST:
-        backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, prepend_scheme="first", split=False)
-    else:
-        prepend = [normalizers.Prepend(SPACE_MARK)] if prefix is SpacePrefix.EACH else []
-        backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE_MARK)])
+    prepend = [normalizers.Prepend(SPACE_MARK)] if prefix is SpacePrefix.EACH else []
+    backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE_MARK)])
     parts = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
     strip = [] if prefix is SpacePrefix.NEVER else [decoders.Strip(" ", 1, 0)]
     backend.decoder = decoders.Sequence([*parts, *strip])

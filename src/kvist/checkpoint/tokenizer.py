@@ -50,12 +50,14 @@ class Tokenizer:
         self.template_tokens: Mapping[str, str] = dict(parts.template_tokens)
         self._spelling = parts.spelling
         self._silent_token_ids = parts.silent_token_ids
+        self._prefixes_text = parts.prefixes_text
         self._backend = parts.backend
         self._plain_backend = _without_special_tokens(parts.backend)
         added = parts.backend.get_added_tokens_decoder()
         self._added_tokens = {token_id: token.content for token_id, token in added.items()}
         self.special_tokens: Mapping[str, int] = {token.content: i for i, token in added.items() if token.special}
         self.special_token_ids = frozenset(self.special_tokens.values())
+        self._special_names = tuple(self.special_tokens)
 
     @property
     def chat_template(self) -> str | None:
@@ -78,6 +80,8 @@ class Tokenizer:
         UTF-8 form, CheckpointError where a tokenizer.json contradicts itself.
         """
         check_encodable(text)
+        if self._prefixes_text and text and not (parse_special and text.startswith(self._special_names)):
+            text = " " + text
         backend = self._backend if parse_special else self._plain_backend
         try:
             return backend.encode(text, add_special_tokens=add_special_tokens).ids

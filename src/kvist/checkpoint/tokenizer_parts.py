@@ -33,7 +33,8 @@ def is_always_control(name: str) -> bool:
 class TokenizerParts:
     """`vocab_size` is one more than the highest id; some ids below it may have no token.
 
-    `silent_token_ids` stand for no text (padding of the vocabulary). `chat_templates` maps a name, usually
+    `silent_token_ids` stand for no text (padding of the vocabulary). `prefixes_text`: a text is encoded behind a space
+    unless it begins with a special token, which the backend doesn't see to. `chat_templates` maps a name, usually
     `default` alone, to a Jinja template; `template_tokens` are the variables such as `bos_token` that it reads.
     """
 
@@ -45,6 +46,7 @@ class TokenizerParts:
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     template_tokens: Mapping[str, str] = field(default_factory=dict)
     silent_token_ids: frozenset[int] = frozenset()
+    prefixes_text: bool = False
 
     def __post_init__(self) -> None:
         named = [*self.eos_token_ids, *([] if self.bos_token_id is None else [self.bos_token_id])]
@@ -60,6 +62,7 @@ class RawTokenizer:
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     silent_token_ids: frozenset[int] = frozenset()
+    prefixes_text: bool = False
 
 
 def end_of_turn_ids(control_tokens: Iterable[tuple[int, str]]) -> frozenset[int]:
