@@ -56,7 +56,7 @@ def start(*arguments: str, stdin: int = subprocess.DEVNULL, **fake: str) -> subp
     settings = {f"FAKE_{name.upper()}": value for name, value in fake.items()}
     return subprocess.Popen(
         [sys.executable, "-m", "fakes", *arguments],
-        env=os.environ | settings | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | settings | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import kvist
+from kvist.cli.batch import batch
 from kvist.cli.bench import bench_app
 from kvist.cli.cache import cache_app
 from kvist.cli.chat import chat
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.command(epilog='Example: kvist generate smollm2-135m -p "Why is the sky blue?" -n 64')(generate)
 app.command(epilog='Example: kvist chat --system "Answer in one sentence."')(chat)
+app.command(epilog="Example: kvist batch requests.jsonl -o results.jsonl")(batch)
 app.command(epilog="Example: kvist info smollm2-135m --json")(info)
 app.command(epilog="Example: kvist models")(models)
 app.command(epilog="Example: kvist plan config.json --gpu H100 --context 8192 --kv int8")(plan)
