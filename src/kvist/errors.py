@@ -39,5 +39,9 @@ class RequestError(KvistError):
     """A prompt or a sampling setting that can't be served."""
 
 
+class ContextWarning(UserWarning):
+    """Queries may see tokens further back than any in training, where a model knows no positions."""
+
+
 class NumericsError(KvistError):
     """NaN or infinity met where a finite number was needed; the message names the layer and token."""

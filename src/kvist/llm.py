@@ -7,6 +7,7 @@ with LLM("smollm2-135m") as llm:
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,21 +21,24 @@ from kvist.cache.memory import available_memory
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.capacity import Capacity, plan_capacity
 from kvist.engine.checks import check_prompt
+from kvist.engine.context import beyond_trained, check_context
 from kvist.engine.cores import usable_cores
 from kvist.engine.engine import Engine
 from kvist.engine.files import Messages, ModelFiles, open_model
 from kvist.engine.generation import Generation
+from kvist.engine.limit import Limit, OnLimit, check_on_limit
 from kvist.engine.planning import DEFAULT_SETTINGS, Settings
 from kvist.engine.policy import policy_of
 from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
 from kvist.engine.running import run_all
 from kvist.engine.stats import Stats
-from kvist.errors import CapacityError, RequestError, SpecError
+from kvist.errors import CapacityError, ContextWarning, RequestError, SpecError
 from kvist.model.decoder import load_decoder
 from kvist.spec.cache import CacheSpec
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
+from kvist.spec.retention import parse_retention
 from kvist.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -49,7 +53,9 @@ class RequestOptions(TypedDict, total=False):
 
     ``cache`` False recomputes everything for every token. ``digest`` adds ``logits_sha256``. ``priority``: the higher
     the sooner, under that policy. Blocks are shared between requests of the same ``cache_salt``; ``reuse`` False shares
-    none. ``explain`` adds the texts where a prompt parts from a cached one.
+    none. ``explain`` adds the texts where a prompt parts from a cached one. ``retention`` (such as "sinks:4+1020") and
+    ``on_limit`` are this request's own, else the model's; ``num_first`` tokens of the prompt are kept when the oldest
+    are dropped.
     """
 
     cache: bool
@@ -58,6 +64,9 @@ class RequestOptions(TypedDict, total=False):
     cache_salt: str
     reuse: bool
     explain: bool
+    retention: str
+    on_limit: OnLimit
+    num_first: int
 
 
 class LLM:
@@ -65,9 +74,10 @@ class LLM:
 
     ``model`` is a name of the catalog, a path, ``hf:org/name``, or an opened ``ModelFiles``. ``weights`` converts at
     load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
-    model's trained one. The cache is reserved at once, for all requests together: ``kv_budget`` bytes (a number, or a
-    text such as "1GiB"), else one sequence of the context, at most half of the free memory. ``progress`` is called with
-    the name of each part of loading as it begins ("weights", "cache", "kernels"), and with "ready".
+    model's trained one; ``on_limit`` says what happens there (stop, truncate, slide, refuse). The cache is reserved at
+    once, for all requests together: ``kv_budget`` bytes (a number, or a text such as "1GiB"), else one sequence of the
+    context, at most half of the free memory. ``progress`` is called with the name of each part of loading as it begins
+    ("weights", "cache", "kernels"), and with "ready".
 
     Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority,
     shortest, cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first
@@ -88,16 +98,21 @@ class LLM:
         policy: str = "fcfs",
         settings: Settings = DEFAULT_SETTINGS,
         prefix_reuse: bool = True,
+        on_limit: OnLimit = "stop",
         progress: Callable[[str], object] = bool,
     ) -> None:
         cache.check_runs()
         policy_of(policy)
+        check_on_limit(on_limit)
         threads = usable_cores().num_usable if threads is None else threads
         if not 1 <= threads <= _MAX_THREADS:
             raise SpecError(f"threads must be from 1 to {_MAX_THREADS}, got {threads}")
         self.files = model if isinstance(model, ModelFiles) else open_model(model)
         try:
             self.capacity = capacity_of(self.files, cache, weights=weights, context=context, kv_budget=kv_budget)
+            warning = beyond_trained(self._length(context), self.spec.context_length, cache.retention)
+            if warning:
+                warnings.warn(warning, ContextWarning, stacklevel=2)
             progress("weights")
             self._decoder = load_decoder(self.files.checkpoint, weights=weights, threads=threads)
         except BaseException:
@@ -105,7 +120,7 @@ class LLM:
             raise
         try:
             progress("cache")
-            length = min(self.capacity.num_tokens, context or self.spec.context_length)
+            length = self._length(context)
             self._cache = KvCache(
                 self.spec,
                 cache,
@@ -129,9 +144,15 @@ class LLM:
             policy=policy,
             settings=settings,
             prefix_reuse=prefix_reuse,
+            on_limit=on_limit,
+            has_learned_positions=self.files.has_learned_positions,
         )
         self._is_closed = False
         progress("ready")
+
+    def _length(self, context: int | None) -> int:
+        """The context that the cache holds."""
+        return min(self.capacity.num_tokens, context or self.spec.context_length)
 
     def __enter__(self) -> Self:
         return self
@@ -230,6 +251,9 @@ class LLM:
             salt=more.get("cache_salt", ""),
             is_shared=more.get("reuse", True),
             explain=more.get("explain", False),
+            retention=None if "retention" not in more else parse_retention(more["retention"], "retention"),
+            on_limit=more.get("on_limit"),
+            num_first=more.get("num_first", 0),
         )
 
     def stream(
@@ -256,7 +280,9 @@ class LLM:
 
         Raises RequestError for a model without a chat template, CheckpointError for a broken one.
         """
-        return self.generate(self.files.encode_chat(messages), params, **more)
+        token_ids = self.files.encode_chat(messages)
+        more.setdefault("num_first", self.files.num_system_tokens(messages, token_ids))
+        return self.generate(token_ids, params, **more)
 
     def logits(self, token_ids: Sequence[int], cache: bool = True, chunk: int | None = None) -> npt.NDArray[np.float32]:
         """Return the logits after each of ``token_ids`` [T, V].
@@ -286,8 +312,7 @@ def capacity_of(
     Raises SpecError for a context that the model wasn't trained for, CapacityError where the memory isn't there.
     """
     trained = files.spec.context_length
-    if context is not None and not 1 <= context <= trained:
-        raise SpecError(f"the context must be from 1 to {trained} tokens, as trained, got {context}")
+    check_context(context, trained, is_learned=files.has_learned_positions)
     available, needed = available_memory(), files.loaded_bytes(weights)
     if available is not None and needed > available:
         raise CapacityError(
@@ -309,10 +334,19 @@ def budget_bytes(kv_budget: int | str) -> int:
     return parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget
 
 
-def check_fits(files: ModelFiles, capacity: Capacity, token_ids: Sequence[int], context: int | None) -> None:
+def check_fits(
+    files: ModelFiles,
+    capacity: Capacity,
+    token_ids: Sequence[int],
+    context: int | None,
+    *,
+    max_tokens: int = 1,
+    on_limit: OnLimit = "stop",
+) -> None:
     """Raise RequestError where a prompt can't be served, before the model is loaded."""
+    check_prompt(token_ids, files.spec.vocab_size)
     length = min(capacity.num_tokens, context or files.spec.context_length)
-    check_prompt(token_ids, files.spec.vocab_size, length)
+    Limit(length, on_limit, files.has_learned_positions).prompt(tuple(token_ids), max_tokens)
 
 
 def _many(prompt: str | Sequence[int] | list[str] | list[list[int]]) -> list[str] | list[list[int]] | None:

@@ -149,7 +149,7 @@ def test_the_end_of_the_context_is_named(kvist: Command) -> None:
         (("-p", "x", "--kv-budget", "1KiB"), b"", "a KV budget of 1024 bytes holds no block"),
         (("-p", "x", "--kv-budget", "much"), b"", 'not a size: "much"'),
         (("-p", "x", "--kv-budget", "900TiB"), b"", "of free memory"),
-        (("-p", "x", "--context", "257"), b"", "the context must be from 1 to 256 tokens"),
+        (("-p", "x", "--context", "0"), b"", "the context must be at least 1 token, got 0"),
         (("-p", "x", "--threads", "0"), b"", "threads must be from 1"),
         (("-p", "x", "--logit-bias", "999=1"), b"", "logit_bias must be token ids from 0 to 263, got 999"),
     ],

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from kvist.engine.limit import ON_LIMIT, Limit, check_on_limit
 from kvist.errors import RequestError
+from kvist.spec.cache import CacheSpec, LayerGroup
+from kvist.spec.model import LayerSpec
 from kvist.spec.retention import ALL, RetentionSpec
 
 CONTEXT = 40
@@ -67,21 +69,33 @@ def test_truncate_always_fits(context: int, length: int, max_tokens: int, num_fi
 
 
 def test_a_rotary_model_slides_over_sinks_and_a_window() -> None:
-    slide = Limit(CONTEXT, "slide")
-    assert slide.retention(ALL) == RetentionSpec("sinks", 36, 4, starts_at=40)
-    assert slide.prompt(ids(3 * CONTEXT), 1) == (ids(3 * CONTEXT), 0)
-    assert Limit(CONTEXT, "slide", num_first=12).retention(ALL) == RetentionSpec("sinks", 28, 12, starts_at=40)
-    assert Limit(1, "slide").retention(ALL) == RetentionSpec("window", 1, 0, starts_at=1)
+    slide = Limit(256, "slide")
+    assert slide.retention(ALL) == RetentionSpec("sinks", 224, 4, starts_at=256)
+    assert slide.prompt(ids(1000), 1) == (ids(1000), 0)
+    assert Limit(256, "slide", num_first=17).retention(ALL) == RetentionSpec("sinks", 208, 17, starts_at=256)
     assert Limit(4096, "slide", num_first=1000).retention(ALL).num_sinks == 256
     asked = RetentionSpec("window", 9)
     assert slide.retention(asked) == asked
-    with pytest.raises(
-        RequestError, match="on_limit slide goes with retention all, window:N or sinks:S\\+N, got h2o:64"
-    ):
-        slide.retention(RetentionSpec("h2o", 64))
-    assert Limit(CONTEXT, "slide", is_learned=True).retention(RetentionSpec("h2o", 64)).kind == "h2o"
+    for is_learned in (False, True):
+        with pytest.raises(RequestError, match=r"slide goes with retention all, window:N or sinks:S\+N, got h2o:64"):
+            Limit(256, "slide", is_learned=is_learned).retention(RetentionSpec("h2o", 64))
+    with pytest.raises(RequestError, match="slide needs a context of more than 32 tokens, got 32"):
+        Limit(32, "slide").retention(ALL)
     for on_limit in ("stop", "refuse", "truncate"):
         assert Limit(CONTEXT, on_limit).retention(ALL) == ALL  # type: ignore[arg-type]
+
+
+@given(st.integers(33, 3000), st.integers(0, 600))
+def test_what_slides_fits_the_blocks_of_one_context(context: int, num_first: int) -> None:
+    layer = LayerSpec("full", 1, 1, 16, 16)
+    try:
+        kept = Limit(context, "slide", num_first=num_first).retention(ALL)
+    except RequestError:
+        assert context < 3 * 16 + num_first
+        return
+    group = LayerGroup(layer, (0,), CacheSpec(retention=kept))
+    assert group.peak_blocks(1 << 40, 1) <= -(-context // 16)
+    assert kept.num_kept + kept.num_sinks < context, "no query sees further back than any before it"
 
 
 @given(st.integers(1, 60), st.integers(0, 400), st.integers(0, 30))

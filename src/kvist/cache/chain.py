@@ -13,6 +13,7 @@ from functools import cached_property
 from hashlib import blake2b
 
 from kvist.spec.cache import BLOCK_TOKENS, LayerGroup
+from kvist.spec.retention import RetentionSpec
 
 TOKEN_BYTES = 4
 BLOCK_KEY = TOKEN_BYTES * BLOCK_TOKENS
@@ -29,6 +30,14 @@ def token_key(token_ids: TokenIds[int]) -> bytes:
 def key_ids(key: bytes | bytearray) -> tuple[int, ...]:
     """The token ids of a key."""
     return struct.unpack(f">{len(key) // TOKEN_BYTES}I", key)
+
+
+def shareable(token_ids: TokenIds[int], retention: RetentionSpec) -> TokenIds[int]:
+    """Return the tokens of a prompt that may be looked up: from where it slides on, it is nobody else's.
+
+    One more, since the last token of what is looked up is always computed.
+    """
+    return token_ids[: retention.starts_at + 1] if retention.starts_at else token_ids
 
 
 def num_shared(one: bytes, other: bytes) -> int:

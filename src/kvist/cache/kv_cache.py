@@ -7,7 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as TokenIds
 from weakref import WeakSet
 
-from kvist.cache.chain import Chain, Scope, root_hash, token_key
+from kvist.cache.chain import Chain, Scope, root_hash, shareable, token_key
 from kvist.cache.pool import BlockPool
 from kvist.cache.prefix import PrefixIndex
 from kvist.cache.sequence import Sequence
@@ -54,6 +54,7 @@ class KvCache:
             )
         self.spec = spec
         self.num_tokens = num_tokens
+        self.step_tokens = step_tokens
         self.groups = layer_groups(model, spec)
         check_retention(self.groups, spec.retention)
         num_blocks = pool_blocks(self.groups, num_tokens, step_tokens, num_sequences=num_sequences, budget=budget)
@@ -109,7 +110,8 @@ class KvCache:
 
     def chain(self, token_ids: TokenIds[int], *, salt: str = "", retention: RetentionSpec | None = None) -> Chain:
         """Return a prompt to look up with ``num_cached`` and ``is_being_computed``: hashed once, however often."""
-        return Chain(self.scope(salt=salt, retention=retention), token_key(token_ids))
+        kept = self.spec.retention if retention is None else retention
+        return Chain(self.scope(salt=salt, retention=kept), token_key(shareable(token_ids, kept)))
 
     def num_cached(self, chain: Chain) -> int:
         """Return how many tokens ``Sequence.reuse`` would find now. Changes nothing."""

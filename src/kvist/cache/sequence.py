@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from kvist.cache.attended import Attended
 from kvist.cache.block_table import Table
-from kvist.cache.chain import BLOCK_KEY, TOKEN_BYTES, Chain, Scope, block_hash, token_key
+from kvist.cache.chain import BLOCK_KEY, TOKEN_BYTES, Chain, Scope, block_hash, shareable, token_key
 from kvist.cache.explain import Miss
 from kvist.cache.retention import end_tallied, first_tallied
 from kvist.spec.cache import BLOCK_TOKENS, num_blocks
@@ -110,8 +110,7 @@ class Sequence:
         assert not self.num_tokens, self.num_tokens
         if not self.is_shared:
             return Reuse(0, Miss("off", 0))
-        end = self.retention.starts_at + 1 if self.retention.starts_at else len(token_ids)  # nothing is shared past it
-        chain = Chain(self.scope, token_key(token_ids[:end]))
+        chain = Chain(self.scope, token_key(shareable(token_ids, self.retention)))
         hit = self.cache.index.find(chain)
         for number, (group, table) in enumerate(zip(self.scope.groups, self.tables, strict=True)):
             (gap, first), pool = group.dropped_blocks(hit.num_tokens), self.cache.pools[number]
@@ -137,7 +136,7 @@ class Sequence:
         """
         self._unmark()
         if self.is_shared:
-            chain = Chain(self.scope, token_key(token_ids))
+            chain = Chain(self.scope, token_key(shareable(token_ids, self.retention)))
             self._marks.update(chain.hashes[len(self._hashes) :])
             for name in self._marks:
                 self.cache.index.pending.mark(name)

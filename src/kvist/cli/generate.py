@@ -90,7 +90,7 @@ def generate(
         params = sampling.params(files.params, max_tokens=max_tokens, logprobs=showing.logprobs)
         token_ids = prompting.token_ids(files, text)
         capacity = loading.capacity(files)
-        check_fits(files, capacity, token_ids, loading.context)
+        check_fits(files, capacity, token_ids, loading.context, max_tokens=max_tokens, on_limit=loading.limit_kind)
         _warn(out, params, loading.shortfall(files, capacity))
         with loading.load(files, startup.progress) as llm:
             result = _stream(llm, token_ids, params, showing, out, startup)

@@ -6,14 +6,18 @@ Defaults are those of the classes behind: an option left out is None, and None c
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from kvist.cli.interrupt import EndsProcess
+from kvist.engine.context import beyond_trained
+from kvist.engine.limit import ON_LIMIT, OnLimit, check_on_limit
 from kvist.engine.request import SamplingParams
+from kvist.errors import ContextWarning
 from kvist.spec.cache import CODECS, CacheSpec, check_codec
 from kvist.spec.retention import ALL, parse_retention
 
@@ -111,6 +115,13 @@ class LoadOptions:
         int | None,
         typer.Option("--context", "--ctx", metavar="N", help="Tokens of prompt and answer. Default: as trained."),
     ] = None
+    on_limit: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="At the context's limit: stop, truncate the prompt, slide and forget the oldest, or refuse.",
+        ),
+    ] = ON_LIMIT[0]
     threads: Threads = None
 
     @property
@@ -119,6 +130,12 @@ class LoadOptions:
             check_codec(codec or self.kv, option)
         return CacheSpec(self.kv, self.kv_k, self.kv_v, parse_retention(self.retention))
 
+    @property
+    def limit_kind(self) -> OnLimit:
+        """``on_limit``, checked."""
+        check_on_limit(self.on_limit)
+        return cast("OnLimit", self.on_limit)
+
     def capacity(self, files: ModelFiles) -> Capacity:
         """Return the tokens that the cache will hold, before anything is loaded. Raises CapacityError."""
         from kvist.llm import capacity_of
@@ -126,9 +143,10 @@ class LoadOptions:
         return capacity_of(files, self.cache, weights=self.weights, context=self.context, kv_budget=self.kv_budget)
 
     def shortfall(self, files: ModelFiles, capacity: Capacity) -> str | None:
-        """Return what to say where the cache holds less than the context; None where it holds all."""
+        """Return what to say where the cache holds less than the context, or the context more than was trained."""
+        trained = files.spec.context_length
         if not capacity.is_cut:
-            return None
+            return beyond_trained(self.context or trained, trained, self.cache.retention)
         why = "half of the free memory" if self.kv_budget is None else f"a budget of {self.kv_budget}"
         wanted = self.context or files.spec.context_length
         return f"the cache holds {capacity.num_tokens} of the context's {wanted} tokens: {why}; --kv-budget sets it"
@@ -137,7 +155,8 @@ class LoadOptions:
         """Load the weights, reserve the cache and make the kernels ready; Ctrl-C ends the process."""
         from kvist.llm import LLM
 
-        with EndsProcess():
+        with EndsProcess(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ContextWarning)  # ``shortfall`` says it
             return LLM(
                 files,
                 self.weights,
@@ -145,6 +164,7 @@ class LoadOptions:
                 self.threads,
                 context=self.context,
                 kv_budget=self.kv_budget,
+                on_limit=self.limit_kind,
                 progress=progress,
             )
 

@@ -20,6 +20,8 @@ def summary(result: Result) -> str:
         parts.append(f"first token after {result.ttft_s:.3f} s")
     pace = "" if result.tpot_s is None else f", {1000 * result.tpot_s:.2f} ms each"
     parts.append(f"{result.generated_tokens} generated{pace}")
+    if result.dropped_tokens:
+        parts.append(f"{result.dropped_tokens} oldest tokens forgotten")
     parts.append(f"KV {format_bytes(result.kv.allocated_bytes)} of {format_bytes(result.kv.pool_bytes)} reserved")
     return " | ".join(parts)
 
@@ -43,6 +45,7 @@ def document(result: Result, tokenizer: Tokenizer | None) -> dict[str, Any]:
         "generated_tokens": result.generated_tokens,
         "finish_reason": result.finish_reason,
         "forward_tokens": result.forward_tokens,
+        "dropped_tokens": result.dropped_tokens,
         "ttft_s": result.ttft_s,
         "tpot_s": result.tpot_s,
         "seed": result.seed,

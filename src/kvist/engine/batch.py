@@ -45,9 +45,9 @@ def lower(plan: Plan) -> Batch:
 def _part(feed: Feed) -> Part:
     answer, start = feed.answer, feed.answer.num_held
     if feed.draft.token_ids:
-        return Part(answer.held, [*answer.ids[start:], *feed.draft.token_ids], "all")
+        return Part(answer.held, [*answer.context[start:], *feed.draft.token_ids], "all")
     end = start + feed.num_tokens
-    return Part(answer.held, answer.ids[start:end], "last" if end == len(answer.ids) else "none")
+    return Part(answer.held, answer.context[start:end], "last" if end == len(answer.context) else "none")
 
 
 def _first_blocks(answer: Answer) -> bytes:

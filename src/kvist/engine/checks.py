@@ -5,34 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence as TokenIds
 
 from kvist.cache.kv_cache import KvCache
+from kvist.engine.limit import Fitted
 from kvist.engine.request import Request
 from kvist.errors import CapacityError, RequestError
 from kvist.units import format_bytes
 
 
-def check_prompt(token_ids: TokenIds[int], vocab_size: int, context_length: int) -> None:
-    """Raise RequestError unless ``token_ids`` are at least one, in the vocabulary, and fit the context."""
+def check_prompt(token_ids: TokenIds[int], vocab_size: int) -> None:
+    """Raise RequestError unless ``token_ids`` are at least one, and in the vocabulary."""
     if not token_ids:
         raise RequestError("the prompt is empty: not one token; give some text")
-    if len(token_ids) > context_length:
-        raise RequestError(
-            f"the prompt has {len(token_ids)} tokens and the context holds {context_length}; shorten it, or raise "
-            "--context (or --kv-budget) as far as the model and the memory allow"
-        )
     for token_id in (min(token_ids), max(token_ids)):
         if not 0 <= token_id < vocab_size:
             raise RequestError(f"token id {token_id} isn't in the vocabulary; ids are 0 to {vocab_size - 1}")
 
 
-def check_fits(request: Request, cache: KvCache, context_length: int) -> None:
+def check_fits(request: Request, fitted: Fitted, cache: KvCache) -> None:
     """Raise CapacityError unless the cache holds ``request`` to its end when nobody else is there."""
-    num_tokens = min(request.num_most_held, context_length)
-    needed = [group.peak_blocks(num_tokens, 1) for group in cache.groups]
+    num_tokens = fitted.most_held(request.params.max_tokens)
+    groups = [group.with_retention(fitted.retention) for group in cache.groups]
+    needed = [group.peak_blocks(num_tokens, 1) for group in groups]
     if all(count <= pool.num_blocks for count, pool in zip(needed, cache.pools, strict=True)):
         return
     needed_bytes = sum(count * group.block_bytes for count, group in zip(needed, cache.groups, strict=True))
     raise CapacityError(
-        f"{len(request.token_ids)} tokens of prompt and up to {request.params.max_tokens} generated ones need "
+        f"{len(fitted.token_ids)} tokens of prompt and up to {request.params.max_tokens} generated ones need "
         f"{needed_bytes} bytes of cache ({format_bytes(needed_bytes)}), and it has {cache.pool_bytes} "
         f"({format_bytes(cache.pool_bytes)}); raise --kv-budget, shorten the prompt, give less to -n, or keep the "
         "cache in a smaller codec with --kv"

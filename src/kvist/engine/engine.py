@@ -25,6 +25,7 @@ from kvist.engine.answer import Answer, Terms
 from kvist.engine.batch import Batch, lower
 from kvist.engine.checks import check_choices, check_fits, check_prompt
 from kvist.engine.cost import CostModel, first_guess
+from kvist.engine.limit import Fitted, Limit, OnLimit
 from kvist.engine.planning import DEFAULT_SETTINGS, Settings
 from kvist.engine.policy import policy_of
 from kvist.engine.request import Request
@@ -37,7 +38,7 @@ from kvist.engine.turns import Turns
 from kvist.engine.unbroken import Unbroken
 from kvist.errors import NumericsError, RequestError
 from kvist.model.decoder import Decoder, Part
-from kvist.spec.cache import CacheSpec, bytes_per_token
+from kvist.spec.cache import CacheSpec, bytes_per_token, check_retention
 
 Logits = npt.NDArray[np.float32]
 
@@ -57,6 +58,8 @@ class Engine:
         policy: str = "fcfs",
         settings: Settings = DEFAULT_SETTINGS,
         prefix_reuse: bool = True,
+        on_limit: OnLimit = "stop",
+        has_learned_positions: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.context_length = context_length
@@ -66,7 +69,16 @@ class Engine:
         self._decoder, self._cache, self._spec = decoder, cache, spec
         self._prefix_reuse = prefix_reuse
         self._bytes_per_token = bytes_per_token(decoder.spec, spec)
-        self._terms = Terms(self.vocab_size, context_length, tokenizer, end_token_ids, self.usage)
+        self._terms = Terms(
+            self.vocab_size,
+            context_length,
+            tokenizer,
+            end_token_ids,
+            self.usage,
+            on_limit,
+            has_learned_positions,
+            spec.retention,
+        )
         self._cost = CostModel(first_guess(decoder.weights_bytes, self._bytes_per_token, 4 * self.vocab_size))
         self._scheduler = Scheduler(cache, self._cost, policy_of(policy), settings, step_tokens=self.step_tokens)
         self._counters = Counters()
@@ -91,10 +103,6 @@ class Engine:
         """Whether some request hasn't ended."""
         return bool(self._settling.tickets or self._added or self._cancelled)
 
-    def check_prompt(self, token_ids: TokenIds[int]) -> None:
-        """Raise RequestError unless ``token_ids`` are at least one, in the vocabulary, and fit the context."""
-        check_prompt(token_ids, self.vocab_size, self.context_length)
-
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def add(self, request: Request, *, is_heard: bool = False) -> Ticket:
@@ -104,26 +112,28 @@ class Engine:
             RequestError: it can't be served as it is.
             CapacityError: it can never fit, even alone.
         """
-        self.check_prompt(request.token_ids)
+        check_prompt(request.token_ids, self.vocab_size)
+        fitted = self._terms.fit(request)
         request.params.check_token_ids(self.vocab_size)
         if request.params.stop_strings and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and this model has none; use stop token ids")
         check_choices(request, self.step_tokens)
-        check_fits(request, self._cache, self.context_length)
+        check_retention(self._cache.groups, fitted.retention)
+        check_fits(request, fitted, self._cache)
         with self._counting:
             self._num_requests += 1
             number = self._num_requests
-        ticket = Ticket(number, request, self._new_answers(request, number), is_heard=is_heard)
+        ticket = Ticket(number, request, self._new_answers(request, fitted, number), is_heard=is_heard)
         self._added.append(ticket)
         return ticket
 
-    def _new_answers(self, request: Request, request_id: int) -> tuple[Answer, ...]:
+    def _new_answers(self, request: Request, fitted: Fitted, request_id: int) -> tuple[Answer, ...]:
         if not self._prefix_reuse:
             request = replace(request, is_shared=False)
         params, added_s = request.params, self.clock()
         seed = params.seed if params.seed is not None else 0 if params.is_greedy else secrets.randbits(32)
         return tuple(
-            Answer(request, self._terms, choice=choice, seed=seed, request_id=request_id, added_s=added_s)
+            Answer(request, self._terms, fitted, choice=choice, seed=seed, request_id=request_id, added_s=added_s)
             for choice in range(request.choice, request.choice + params.num_choices)
         )
 
@@ -235,7 +245,8 @@ class Engine:
 
         ``chunk`` is the most rows that enter the model together. Uncached, each position's prefix is computed anew.
         """
-        self.check_prompt(token_ids)
+        check_prompt(token_ids, self.vocab_size)
+        Limit(self.context_length).prompt(tuple(token_ids), 1)
         if chunk is not None and chunk < 1:
             raise RequestError(f"chunk must be at least 1 token, got {chunk}")
         logits = np.empty((len(token_ids), self.vocab_size), np.float32)
@@ -249,16 +260,19 @@ class Engine:
 
     def _fill(self, logits: Logits, token_ids: TokenIds[int], chunk: int | None) -> None:
         """Write the logits of the last ``len(logits)`` of ``token_ids``, all of them or one."""
-        sequence, step = self._cache.new_sequence(is_shared=False), min(chunk or self.step_tokens, self.step_tokens)
+        sequence = self._cache.new_sequence(is_shared=False, prompt_tokens=len(token_ids))
+        step, start = min(chunk or self.step_tokens, self.step_tokens), 0
         try:
-            for start in range(0, len(token_ids), step):
-                piece = token_ids[start : start + step]
+            while start < len(token_ids):
+                stop = sequence.retention.next_stop(start, len(token_ids))
+                piece = token_ids[start : start + step if stop is None else min(start + step, stop)]
                 if len(logits) == len(token_ids):
                     logits[start : start + len(piece)] = self.forward(sequence, piece, "all")
                 elif start + len(piece) < len(token_ids):
                     self.forward(sequence, piece, "none")
                 else:
                     logits[:] = self.forward(sequence, piece, "last")
+                start += len(piece)
         finally:
             sequence.release()
 

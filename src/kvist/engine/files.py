@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from kvist.engine.defaults import default_params, end_token_ids
 from kvist.engine.request import SamplingParams
 from kvist.errors import RequestError
+from kvist.model.families import has_learned_positions
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.model import ModelSpec
 
@@ -54,6 +56,11 @@ class ModelFiles:
         return self.tokenizer is not None and self.tokenizer.chat_template is not None
 
     @property
+    def has_learned_positions(self) -> bool:
+        """Whether there are only as many positions as were trained. Raises UnsupportedError for an unknown model."""
+        return has_learned_positions(self.checkpoint.config)
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of the tensors in the files."""
         return sum(tensor.num_bytes for tensor in self.checkpoint.tensors.values())
@@ -77,6 +84,14 @@ class ModelFiles:
         if not self.has_template:
             raise RequestError(f"{self.name} has no chat template; give the prompt as it is (--raw)")
         return encode_chat(self.require_tokenizer(), messages)
+
+    def num_system_tokens(self, messages: Messages, token_ids: Sequence[int]) -> int:
+        """How many of a chat's ``token_ids`` come before the first message that isn't the system's; 0 without one."""
+        if not messages or messages[0].get("role") != "system":
+            return 0
+        other = self.encode_chat([messages[0], {"role": "user", "content": ""}])
+        shared = (ours == theirs for ours, theirs in zip(token_ids, other, strict=False))
+        return sum(takewhile(bool, shared))
 
     def require_tokenizer(self) -> Tokenizer:
         """Return the tokenizer. Raises RequestError where the model has none."""

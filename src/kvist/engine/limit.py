@@ -5,9 +5,10 @@
 ``truncate``  the oldest part of the prompt is dropped so that the answer fits
 ``slide``     the answer goes on: the oldest tokens are forgotten
 
-A sliding model with rotary positions keeps its first tokens as sinks and a window, from the limit on. One with learned
-positions has no embedding beyond them, so it computes the kept tail anew as a text of its own, a quarter of the context
-at a time. Either way what a token sees is a function of its position, the context and the tokens alone.
+A sliding model with rotary positions keeps its first tokens as sinks and a window, from the limit on; both together fit
+the blocks of one context. One with learned positions has no embedding beyond them, so it computes the kept tail anew as
+a text of its own, a quarter of the context at a time. Either way what a token sees is a function of its position, the
+context and the tokens alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from kvist.errors import RequestError
-from kvist.spec.retention import MAX_SINKS, RetentionSpec
+from kvist.spec.cache import BLOCK_TOKENS, num_blocks
+from kvist.spec.retention import ALL, MAX_SINKS, RetentionSpec
 
 OnLimit = Literal["stop", "truncate", "slide", "refuse"]
 ON_LIMIT: tuple[OnLimit, ...] = get_args(OnLimit)
@@ -38,12 +40,18 @@ class Limit:
 
     ``is_learned``: positions are learned. ``num_first`` tokens of the prompt are its system part, 0 where there is
     none.
+
+    Raises:
+        RequestError: ``on_limit`` isn't known.
     """
 
     num_tokens: int
     on_limit: OnLimit = "stop"
     is_learned: bool = False
     num_first: int = 0
+
+    def __post_init__(self) -> None:
+        check_on_limit(self.on_limit)
 
     @property
     def num_protected(self) -> int:
@@ -92,17 +100,22 @@ class Limit:
         """Return what is kept of a request that asks for ``asked``.
 
         Raises:
-            RequestError: it slides, and keeps tokens by the attention they get, whose positions know no bound.
+            RequestError: it slides, and keeps tokens by the attention they get, or the context is too short for that.
         """
-        if self.on_limit != "slide" or self.is_learned or asked.is_bounded:
-            return asked
-        if asked.is_scored:
+        if self.on_limit == "slide" and asked.is_scored:
             raise RequestError(
                 f"on_limit slide goes with retention all, window:N or sinks:S+N, got {asked}; take one of these"
             )
+        if self.on_limit != "slide" or self.is_learned or asked.is_bounded:
+            return asked
         sinks = min(self.num_protected, MAX_SINKS)
-        kind: Literal["window", "sinks"] = "sinks" if sinks else "window"
-        return RetentionSpec(kind, self.num_tokens - sinks, sinks, starts_at=self.num_tokens)
+        window = (num_blocks(self.num_tokens) - num_blocks(sinks) - 1) * BLOCK_TOKENS  # it ends anywhere in a block
+        if window < BLOCK_TOKENS:
+            raise RequestError(
+                f"on_limit slide needs a context of more than {2 * BLOCK_TOKENS} tokens, got {self.num_tokens}; raise "
+                "--context, or take stop or truncate"
+            )
+        return RetentionSpec("sinks", window, sinks, starts_at=self.num_tokens)
 
     def num_dropped(self, num_tokens: int) -> int:
         """Tokens behind the protected ones that a text of ``num_tokens`` has lost, where the tail is computed anew.
@@ -118,3 +131,24 @@ class Limit:
         """Return what is left of a text that lost ``num_dropped`` tokens behind its protected ones."""
         first = self.num_protected
         return [*token_ids[:first], *token_ids[first + num_dropped :]]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A prompt as it meets a limit: what of it is computed, how much was dropped, and what will be kept."""
+
+    token_ids: tuple[int, ...]
+    limit: Limit
+    num_dropped: int = 0
+    retention: RetentionSpec = ALL
+
+    def most_held(self, max_tokens: int) -> int:
+        """The most tokens that enter the cache one after the other; the last one chosen doesn't."""
+        most = len(self.token_ids) + max_tokens - 1
+        return most if self.limit.is_endless and not self.limit.recomputes else min(most, self.limit.num_tokens)
+
+
+def fit(token_ids: tuple[int, ...], max_tokens: int, limit: Limit, asked: RetentionSpec) -> Fitted:
+    """Return what becomes of a prompt; raises RequestError where it can't be served."""
+    kept, num_dropped = limit.prompt(token_ids, max_tokens)
+    return Fitted(kept, limit, num_dropped, limit.retention(asked))

@@ -142,7 +142,7 @@ class Planning:
 
     def _prefill(self, answer: Answer, position: int, is_oldest: bool) -> None:
         """Give ``answer``, which has the blocks of one row, as many rows as time and blocks allow."""
-        most = min(answer.num_left, self._rows_left + 1)
+        most = min(answer.num_left, self._rows_left + 1, answer.rows_to_stop(position))
         in_time = self._cost.rows_within(self._load, self._limit_s, position, most)
         count = max(in_time, min(most, self._settings.least_rows if is_oldest else 1))
         while count > 1 and not self._room.fits(answer.held, count):
@@ -173,7 +173,7 @@ class Planning:
             self._names.update(prospect.names)
             self._rows[answer] = count
             self._rows_left -= count
-            num_outputs = int(count == len(answer.ids) - prospect.num_tokens)
+            num_outputs = int(count == len(answer.context) - prospect.num_tokens)
             self._load = self._load.plus(prefill_load(prospect.num_tokens, count, num_outputs))
 
     def _is_computed_elsewhere(self, prospect: Prospect) -> bool:
@@ -184,8 +184,8 @@ class Planning:
 
     def _first_rows(self, answer: Answer, prospect: Prospect, is_oldest: bool) -> int:
         """Rows that a request can begin with: 0 where there is no time, or no room for its whole prompt."""
-        num_left = len(answer.ids) - prospect.num_tokens
-        most = min(num_left, self._rows_left)
+        num_left = len(answer.context) - prospect.num_tokens
+        most = min(num_left, self._rows_left, answer.rows_to_stop(prospect.num_tokens))
         in_time = self._cost.rows_within(self._load, self._limit_s, prospect.num_tokens, most)
         count = max(in_time, min(most, self._settings.least_rows)) if is_oldest else in_time
         if self._rows:

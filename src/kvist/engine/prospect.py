@@ -14,18 +14,22 @@ from kvist.spec.cache import BLOCK_TOKENS, num_blocks
 @dataclass(frozen=True)
 class Prospect:
     """``num_tokens`` would be found, in blocks of which ``idle`` by group are nobody's now (and would be available no
-    more). ``copied`` groups would copy the last of them. ``names`` are the blocks that it would compute."""
+    more). ``copied`` groups would copy the last of them. ``names`` are the blocks that it would compute. ``most`` it
+    holds at once by group, however long it is."""
 
     num_tokens: int
     idle: Blocks
     copied: Blocks
+    most: Blocks
     names: tuple[bytes, ...]
     is_computed_elsewhere: bool = False
 
     def blocks_wanted(self, num_new: int) -> Blocks:
         """Blocks of each group that are available no more once ``num_new`` tokens after those found are there."""
         new = num_blocks(self.num_tokens + num_new) - num_blocks(self.num_tokens)
-        return tuple(new + idle + copied for idle, copied in zip(self.idle, self.copied, strict=True))
+        return tuple(
+            min(new, most) + idle + copied for idle, copied, most in zip(self.idle, self.copied, self.most, strict=True)
+        )
 
 
 class Prospects:
@@ -33,25 +37,28 @@ class Prospects:
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
-        self._chains: dict[Answer, tuple[int, Chain]] = {}
+        self._chains: dict[Answer, tuple[tuple[int, int], Chain]] = {}
 
     def of(self, answer: Answer) -> Prospect:
         """What ``answer`` would find now."""
         groups = len(self._cache.pools)
         nothing = (0,) * groups
+        kept = [group.with_retention(answer.retention) for group in self._cache.groups]
+        most = tuple(group.peak_blocks(len(answer.context), self._cache.step_tokens) for group in kept)
         if not answer.is_shared:
-            return Prospect(0, nothing, nothing, ())
+            return Prospect(0, nothing, nothing, most, ())
         chain = self._chain(answer)
         hit = self._cache.index.find(chain)
         idle, copied = [], []
         for group, pool in enumerate(self._cache.pools):
-            first = chain.scope.groups[group].first_kept(hit.num_tokens) // BLOCK_TOKENS
-            owners = [pool.num_owners(entry.block(group)) for entry in hit.entries[first:] if entry]
+            gap, first = chain.scope.groups[group].dropped_blocks(hit.num_tokens)
+            needed = (*hit.entries[:gap], *hit.entries[first:])
+            owners = [pool.num_owners(entry.block(group)) for entry in needed if entry]
             idle.append(sum(not count for count in owners))
             copied.append(int(hit.num_tokens % BLOCK_TOKENS > 0 and bool(owners) and owners[-1] > 0))
         is_computed = self._cache.is_being_computed(chain, hit.num_tokens)
         names = chain.hashes[hit.num_tokens // BLOCK_TOKENS :]
-        return Prospect(hit.num_tokens, tuple(idle), tuple(copied), names, is_computed)
+        return Prospect(hit.num_tokens, tuple(idle), tuple(copied), most, names, is_computed)
 
     def num_hit(self, answer: Answer) -> int:
         """How many tokens ``answer`` would find now."""
@@ -62,8 +69,9 @@ class Prospects:
         self._chains.pop(answer, None)
 
     def _chain(self, answer: Answer) -> Chain:
-        length, chain = self._chains.get(answer, (0, None))
-        if chain is None or length != len(answer.ids):
-            chain = self._cache.chain(answer.ids, salt=answer.request.salt)
-            self._chains[answer] = len(answer.ids), chain
+        known, chain = self._chains.get(answer, ((0, 0), None))
+        text = answer.num_lost, len(answer.ids)
+        if chain is None or known != text:
+            chain = self._cache.chain(answer.context, salt=answer.request.salt, retention=answer.retention)
+            self._chains[answer] = text, chain
         return chain

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
+from kvist.engine.limit import OnLimit
 from kvist.errors import RequestError
+from kvist.spec.retention import RetentionSpec
 
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 100
@@ -121,6 +123,9 @@ class Request:
 
     ``priority``: the higher, the sooner, under the policy of that name. Blocks are shared between requests of the same
     ``salt``, with nobody where ``is_shared`` is False. ``explain`` shows the texts where a cached prompt differs.
+
+    ``retention`` says which tokens are kept, ``on_limit`` what happens at the context's limit (None: as the engine has
+    it). The first ``num_first`` tokens are the prompt's system part, which stays when others are dropped.
     """
 
     token_ids: tuple[int, ...]
@@ -132,8 +137,6 @@ class Request:
     salt: str = ""
     is_shared: bool = True
     explain: bool = False
-
-    @property
-    def num_most_held(self) -> int:
-        """The most tokens it puts into the cache: the last one chosen never enters the model."""
-        return len(self.token_ids) + self.params.max_tokens - 1
+    retention: RetentionSpec | None = None
+    on_limit: OnLimit | None = None
+    num_first: int = 0

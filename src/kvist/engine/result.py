@@ -59,9 +59,10 @@ class Result:
     where there are none). ``logits_sha256`` is over the float32 bytes of each row of logits sampled from.
 
     ``queue_s`` is from the request to when its first row could be computed. ``num_preemptions`` says how often its
-    blocks were taken away in between. Of ``drafted_tokens`` guessed ahead ``accepted_tokens`` were right. ``choices``
-    are all answers where several were asked for, this one the first of them. ``miss`` says why no more of the prompt
-    was in the cache. ``error`` says what went wrong.
+    blocks were taken away in between. ``dropped_tokens`` of prompt and answer were forgotten at the end: cut off at the
+    context's limit, or no longer seen because not all are kept. Of ``drafted_tokens`` guessed ahead ``accepted_tokens``
+    were right. ``choices`` are all answers where several were asked for, this one the first of them. ``miss`` says why
+    no more of the prompt was in the cache. ``error`` says what went wrong.
     """
 
     text: str
@@ -80,6 +81,7 @@ class Result:
     num_preemptions: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    dropped_tokens: int = 0
     choices: tuple[Result, ...] = ()
     miss: Miss | None = None
     error: str | None = None

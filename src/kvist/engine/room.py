@@ -7,7 +7,7 @@ from collections.abc import Sequence as Many
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
-from kvist.spec.cache import BLOCK_TOKENS, num_blocks
+from kvist.spec.cache import num_blocks
 
 Blocks = tuple[int, ...]
 """A number of blocks for each layer group."""
@@ -38,10 +38,10 @@ class Room:
     def grow(self, sequence: Sequence, num_new: int) -> None:
         """Take the blocks for that."""
         more = self._more(sequence, num_new)
-        if sequence not in self._taken:
-            self._copied[sequence] = self._copies(sequence, num_new)
-            for group, block in self._copied[sequence]:
-                self._given_up[group][block] += 1  # the copy is its own; the others keep what was shared
+        copies = self._copies(sequence, num_new)
+        for group, block in copies:
+            self._given_up[group][block] += 1  # the copy is its own; the others keep what was shared
+        self._copied.setdefault(sequence, []).extend(copies)
         self.take_blocks(more)
         taken = self._taken.get(sequence, (0,) * len(self._pools))
         self._taken[sequence] = tuple(had + new for had, new in zip(taken, more, strict=True))
@@ -61,24 +61,25 @@ class Room:
 
     def _more(self, sequence: Sequence, num_new: int) -> Blocks:
         """Blocks for ``num_new`` tokens beyond those that it was given."""
-        end = num_blocks(sequence.num_tokens + num_new)
-        if sequence in self._taken:
-            copied = Counter(group for group, _ in self._copied[sequence])
-            return tuple(
-                end - table.num_blocks + copied[group] - taken
-                for group, (table, taken) in enumerate(zip(sequence.tables, self._taken[sequence], strict=True))
-            )
-        copied = Counter(group for group, _ in self._copies(sequence, num_new))
-        return tuple(end - table.num_blocks + copied[group] for group, table in enumerate(sequence.tables))
+        end = num_blocks(sequence.num_slots + num_new)
+        copies = [*self._copied.get(sequence, ()), *self._copies(sequence, num_new)]
+        copied = Counter(group for group, _ in copies)
+        given = self._taken.get(sequence, (0,) * len(self._pools))
+        return tuple(
+            end - table.num_blocks + copied[group] - taken
+            for group, (table, taken) in enumerate(zip(sequence.tables, given, strict=True))
+        )
 
     def _copies(self, sequence: Sequence, num_new: int) -> list[tuple[int, int]]:
-        """(group, block) of the last blocks that others still hold: they are copied before they are written."""
-        if not num_new or not sequence.num_tokens % BLOCK_TOKENS:
-            return []
-        number = sequence.num_tokens // BLOCK_TOKENS
-        lasts = [(group, table[number]) for group, table in enumerate(sequence.tables)]
+        """(group, block) that others still hold and that will be written: copied first, these not counted already."""
+        known = self._copied.get(sequence, ())
+        written = [
+            (group, table[number])
+            for number in sequence.written(num_new)
+            for group, table in enumerate(sequence.tables)
+        ]
         return [
             (group, block)
-            for group, block in lasts
-            if self._pools[group].num_owners(block) - self._given_up[group][block] > 1
+            for group, block in written
+            if (group, block) not in known and self._pools[group].num_owners(block) - self._given_up[group][block] > 1
         ]

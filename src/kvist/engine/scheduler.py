@@ -90,9 +90,14 @@ class Scheduler:
 
     def _begin(self, answer: Answer, now_s: float) -> None:
         """Give ``answer`` a sequence, with what the cache has of its tokens."""
-        sequence = self._cache.new_sequence(salt=answer.request.salt, is_shared=answer.is_shared)
-        reuse = sequence.reuse(answer.ids)
-        sequence.plan(answer.ids)
+        sequence = self._cache.new_sequence(
+            salt=answer.request.salt,
+            is_shared=answer.is_shared,
+            retention=answer.retention,
+            prompt_tokens=answer.num_prompt,
+        )
+        reuse = sequence.reuse(answer.context)
+        sequence.plan(answer.context)
         answer.sequence, answer.num_recorded = sequence, reuse.num_tokens
         if answer.admitted_s is None:
             answer.admitted_s, answer.num_cached, answer.miss = now_s, reuse.num_tokens, reuse.miss

@@ -48,7 +48,7 @@ class Settling:
             self._counters.forward_tokens += feed.num_rows
             answer.num_forward += feed.num_rows
             answer.num_recorded = start + feed.num_tokens
-            sequence.record(answer.ids[start : answer.num_recorded])
+            sequence.record(answer.context[start : answer.num_recorded])
             if row is None:
                 sequence.drop_unseen()
                 continue
@@ -97,10 +97,13 @@ class Settling:
         answer.num_recorded = end
 
     def _go_on(self, answer: Answer) -> None:
-        """What follows a token: the end, or the next one, for which the yardstick forgets everything."""
+        """What follows a token: the end, or the next one.
+
+        For that one the yardstick forgets everything, and so does a context that is full and to be computed anew.
+        """
         if answer.finish_reason is not None:
             self._finish(answer)
-        elif answer.request.is_cached:
+        elif not answer.slide() and answer.request.is_cached:
             answer.held.drop_unseen()
         else:
             answer.held.release()

@@ -195,6 +195,11 @@ def family_of(config: Mapping[str, object]) -> Family:
     return FAMILIES[name]
 
 
+def has_learned_positions(config: Mapping[str, object]) -> bool:
+    """Whether positions are an embedding, so that there are as many as were trained."""
+    return bool(family_of(config).huggingface.positions)
+
+
 def check_runs(model: ModelSpec) -> None:
     """Raise UnsupportedError where a layer is of a kind that the forward pass doesn't compute."""
     for number, layer in enumerate(model.layers):

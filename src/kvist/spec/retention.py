@@ -115,6 +115,14 @@ class RetentionSpec:
             return self.num_kept + num_tokens - prompt_tokens
         return num_tokens
 
+    def num_dropped(self, num_tokens: int, prompt_tokens: int) -> int:
+        """Tokens of a sequence of ``num_tokens`` that its last query didn't see, or the next one won't."""
+        if self.is_scored:
+            return num_tokens - self.num_slots(num_tokens, prompt_tokens)
+        if not self.is_bounded or num_tokens <= self.starts_at:
+            return 0
+        return max(0, num_tokens - self.num_kept - self.num_sinks)
+
     @property
     def most_slots(self) -> int | None:
         """The most slots that any sequence has at once, where tokens are moved to the front; None: no bound."""
