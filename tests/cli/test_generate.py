@@ -10,7 +10,16 @@ from fakes.model import START, fake_spec, install
 
 from kvist import LLM, SamplingParams
 
-KEYS = {"text", "token_ids", "prompt_tokens", "cached_tokens", "generated_tokens", "finish_reason", "forward_tokens"}
+KEYS = {
+    "text",
+    "token_ids",
+    "prompt_tokens",
+    "cached_tokens",
+    "generated_tokens",
+    "finish_reason",
+    "dropped_tokens",
+    "forward_tokens",
+}
 KEYS |= {"ttft_s", "tpot_s", "seed", "kv", "model", "context_length", "threads", "startup_s"}
 
 

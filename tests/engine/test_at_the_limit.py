@@ -15,6 +15,8 @@ from fakes.model import FakeCheckpoint, fake_files, fake_spec, install
 from kvist import LLM, SamplingParams
 from kvist.engine.limit import Limit
 from kvist.errors import ContextWarning, RequestError, SpecError
+from kvist.spec import cache
+from kvist.spec.retention import KINDS
 
 CONTEXT = 64
 PROMPT = list(range(5, 25))
@@ -34,6 +36,11 @@ def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
         monkeypatch.setattr(FakeCheckpoint, "__init__", gpt2)
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "RETENTIONS", KINDS)
 
 
 def params(length: int) -> SamplingParams:

@@ -38,7 +38,8 @@ class Conversation:
         self.turns.append({"role": "user", "content": text})
         try:
             token_ids = self._fitted()
-            return self._llm.stream(token_ids, self._params, is_cancelled=is_cancelled)
+            first = self._llm.files.num_system_tokens(self._system, token_ids)
+            return self._llm.stream(token_ids, self._params, is_cancelled=is_cancelled, num_first=first)
         except BaseException:
             self.turns.pop()
             raise

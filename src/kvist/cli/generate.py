@@ -45,8 +45,15 @@ class PromptOptions:
         has_template = self.is_chat or self.system is not None or (files.has_template and not self.is_raw)
         if not has_template:
             return files.encode(text)
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return files.encode_chat([*system, {"role": "user", "content": text}])
+        return files.encode_chat([*self._system_message, {"role": "user", "content": text}])
+
+    def num_first(self, files: ModelFiles, token_ids: list[int]) -> int:
+        """Return how many of ``token_ids`` are the system message's: they stay when others are dropped."""
+        return files.num_system_tokens(self._system_message, token_ids)
+
+    @property
+    def _system_message(self) -> list[dict[str, str]]:
+        return [] if self.system is None else [{"role": "system", "content": self.system}]
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,8 @@ def generate(
         check_fits(files, capacity, token_ids, loading.context, max_tokens=max_tokens, on_limit=loading.limit_kind)
         _warn(out, params, loading.shortfall(files, capacity))
         with loading.load(files, startup.progress) as llm:
-            result = _stream(llm, token_ids, params, showing, out, startup)
+            num_first = prompting.num_first(files, token_ids)
+            result = _stream(llm, token_ids, params, showing, out, startup, num_first)
             out.finish(_document(llm, result, startup))
     if result.finish_reason == "cancelled":
         sys.exit(EXIT_INTERRUPTED)
@@ -108,7 +116,13 @@ def _warn(out: Output, params: SamplingParams, shortfall: str | None) -> None:
 
 
 def _stream(
-    llm: LLM, token_ids: list[int], params: SamplingParams, showing: ShowOptions, out: Output, startup: Startup
+    llm: LLM,
+    token_ids: list[int],
+    params: SamplingParams,
+    showing: ShowOptions,
+    out: Output,
+    startup: Startup,
+    num_first: int,
 ) -> Result:
     """Show the answer as it comes, then the line about it."""
     with Interrupt() as interrupt:
@@ -117,6 +131,7 @@ def _stream(
             params,
             cache=not showing.no_cache,
             digest=showing.logits_digest,
+            num_first=num_first,
             is_cancelled=interrupt.is_set,
         )
         for event in generation:
