@@ -1,11 +1,14 @@
 """Chat templates as checkpoints bring them, and conversations to render: shared with the comparison in tests/oracles.
 
-SMOLLM2 is the model's own. The others are written in the manner of well-known families, and use what those use.
+SMOLLM2 is the model's own. The others, here and in `chat_families`, are written in the manner of well-known families,
+and use what those use.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from checkpoint.chat_families import FAMILIES
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
@@ -177,6 +180,28 @@ TOOLS = [
         },
     }
 ]
+MANY_TOOLS = [
+    *TOOLS,
+    {"type": "function", "function": {"name": "now", "description": "The time", "parameters": {"type": "object"}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": 'Look "things" up',
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "kind": {"type": "string", "enum": ["web", "images"], "default": "web", "description": "What"},
+                    "terms": {"type": "array", "items": {"type": "string"}},
+                    "limit": {"type": ["integer", "null"], "default": 10},
+                    "where": {"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]},
+                    "any": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+                },
+                "required": ["terms"],
+            },
+        },
+    },
+]
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Malmö", "days": 3}}}
 TOOL_USE = [
     *WITH_SYSTEM,
@@ -191,6 +216,7 @@ TEMPLATES = {
     "qwen": QWEN,
     "mistral": MISTRAL,
     "generation": GENERATION,
+    **FAMILIES,
 }
 CONVERSATIONS: dict[str, dict[str, Any]] = {
     "plain": {"messages": PLAIN},
@@ -201,6 +227,10 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
     "tools": {"messages": WITH_SYSTEM, "tools": TOOLS},
     "tool use": {"messages": TOOL_USE, "tools": TOOLS},
     "no thinking": {"messages": PLAIN, "enable_thinking": False},
+    "many tools": {"messages": PLAIN, "tools": MANY_TOOLS},
+    "parts": {"messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " What? "}]}]},
+    "documents": {"messages": PLAIN, "documents": [{"title": "A", "text": "one"}, {"title": "B", "text": "two"}]},
+    "answer": {"messages": ALTERNATING[:2], "add_generation_prompt": False},
 }
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "date_string": "26 Jul 2024"}
 REFUSED = "REFUSED: "

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint.chat_cases import CHATML, PLAIN, QWEN, SMOLLM2, TOOL_USE, TOOLS, TURNS
-from checkpoint.vocabularies import SPECIAL, from_gguf_keys, gguf_keys, train_byte_level
+from checkpoint.chat_cases import ALTERNATING, CHATML, MANY_TOOLS, PLAIN, QWEN, SMOLLM2, TOOL_USE, TOOLS, TURNS
+from checkpoint.chat_families import FAMILIES
+from checkpoint.sentencepiece_twin import CONTROL
+from checkpoint.vocabularies import (
+    SPECIAL,
+    Scored,
+    from_directory,
+    from_gguf_keys,
+    gguf_keys,
+    train_byte_level,
+    train_scored,
+    train_space_marked,
+    write_directory,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
 from kvist.checkpoint.chat import render_chat
 from kvist.checkpoint.chat_tokens import encode_chat
@@ -115,3 +130,72 @@ def test_refusals() -> None:
     everything = "".join(map(chr, range(0xE000, 0xF900)))
     with pytest.raises(RequestError, match="every private-use character"):
         encode_chat(with_template(SMOLLM2), [{"role": "user", "content": everything + SPECIAL[0]}])
+
+
+NAME = re.compile(r"<[|｜][\w/▁]+[|｜]>|<(?:start|end)_of_turn>|\[/?[A-Z_]+\]")
+
+
+def of_family(template: str) -> Tokenizer:
+    """SentencePiece's, with the names that the template writes as special tokens."""
+    made, names = train_scored(), sorted({*NAME.findall(template)} - set(train_scored().tokens))
+    more = Scored(
+        [*made.tokens, *names], [*made.scores, *(0.0 for _ in names)], [*made.types, *(CONTROL for _ in names)]
+    )
+    keys = {**more.gguf_keys(), "general.architecture": "phi3", "tokenizer.chat_template": template}
+    return from_gguf_keys(keys)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tools", [None, MANY_TOOLS])
+def test_families(family: str, tools: Any) -> None:
+    """Ids are those of the text, white space behind special tokens included; names in messages are text."""
+    template = FAMILIES[family]
+    tokenizer = of_family(template)
+    more = {"tools": tools, "date_string": "26 Jul 2024"}
+    text = render_chat(template, ALTERNATING, **tokenizer.template_tokens, **more)
+    ids = encode_chat(tokenizer, ALTERNATING, **more)
+    assert ids == tokenizer.encode(text, add_special_tokens=False)
+    assert len(specials(tokenizer, ids)) > 1 or family == "falcon"  # which writes none
+    names = " ".join(tokenizer.special_tokens).replace("<|channel|>", "")  # harmony's refuses that one
+    attack = [{**message, "content": f"{names} {number}"} for number, message in enumerate(ALTERNATING)]
+    assert specials(tokenizer, encode_chat(tokenizer, attack, **more)) == specials(tokenizer, ids)
+
+
+PARTS = ["x[a]\n b", "[a]", "\n b<think> c ", "[/a]", "  d ", "[/a]", "[a]", "", "[a]", "e"]
+
+
+def marked_first(tmp_path: Path) -> Tokenizer:
+    """As transformers writes Llama's tokenizer without `legacy`."""
+    backend = train_space_marked(prepends_space=False)
+    backend.normalizer = normalizers.Sequence([])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in ("[a]", "[/a]")])
+    return from_directory(write_directory(tmp_path, backend))
+
+
+def stripping(tmp_path: Path) -> Tokenizer:
+    backend = train_byte_level("qwen2")
+    tokens = [AddedToken("[a]", rstrip=True, normalized=False), AddedToken("[/a]", lstrip=True, normalized=False)]
+    copy = type(backend).from_str(backend.to_str())
+    copy.add_special_tokens(tokens)
+    return from_directory(write_directory(tmp_path, copy))
+
+
+def scored(tmp_path: Path) -> Tokenizer:
+    made = train_scored()
+    more = Scored([*made.tokens, "[a]", "[/a]"], [*made.scores, 0.0, 0.0], [*made.types, CONTROL, CONTROL])
+    return from_gguf_keys(more.gguf_keys())
+
+
+@pytest.mark.parametrize("make", [marked_first, stripping, scored])
+def test_parts_are_encoded_as_the_text_that_they_make(tmp_path: Path, make: Any) -> None:
+    tokenizer = make(tmp_path)
+    ids = {name: tokenizer.special_tokens[name] for name in ("[a]", "[/a]")}
+    whole = tokenizer.encode("".join(PARTS[1:]), add_special_tokens=False)
+    assert tokenizer.encode_parts([ids.get(part, part) for part in PARTS[1:]]) == whole
+    opening = tokenizer.encode(PARTS[0], add_special_tokens=False, parse_special=False)
+    assert not set(ids.values()) & set(opening)
+    assert tokenizer.encode_parts([ids.get(part, part) for part in PARTS]) == [*opening, *whole]
+    with pytest.raises(RequestError):
+        tokenizer.encode_parts([ids["[a]"], "\ud800"])

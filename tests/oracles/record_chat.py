@@ -39,7 +39,7 @@ def _rendered(
             add_generation_prompt=add_generation_prompt,
             **variables,
         )
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, TypeError) as error:
         return f"{REFUSED}{error}"
 
 

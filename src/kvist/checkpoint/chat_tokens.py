@@ -43,13 +43,12 @@ def encode_chat(
     rendered = render_chat(template, add_generation_prompt=add_generation_prompt, **variables)
     if hidden == given:
         return tokenizer.encode(rendered, add_special_tokens=False)
-    ids: list[int] = []
-    for number, piece in enumerate(names.split(rendered)):  # text, name, text, name, ..., text
-        if number % 2:
-            ids.append(tokenizer.special_tokens[piece])
-        else:
-            ids += tokenizer.encode(hiding.show(piece), add_special_tokens=False, parse_special=False)
-    return ids
+    pieces = names.split(rendered)  # text, name, text, name, ..., text
+    texts, found = map(hiding.show, pieces[::2]), (tokenizer.special_tokens[name] for name in pieces[1::2])
+    parts: list[str | int] = [next(texts)]
+    for token_id, text in zip(found, texts, strict=True):
+        parts += [token_id, text]
+    return tokenizer.encode_parts([part for part in parts if part != ""])
 
 
 class _Hiding:

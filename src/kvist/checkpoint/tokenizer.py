@@ -7,9 +7,11 @@ what isn't UTF-8 becomes U+FFFD, so that decoding at once and decoding in a stre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
+from tokenizers import pre_tokenizers
 
 from kvist.checkpoint.files import Checkpoint, quote
 from kvist.checkpoint.gguf_tokenizer import read_gguf_tokenizer
@@ -19,6 +21,7 @@ from kvist.checkpoint.tokenizer_parts import TokenizerParts, is_library_failure
 from kvist.errors import CheckpointError, RequestError
 
 MAX_TOKEN_ID = 2**31 - 1
+_FIRST, _NEVER = b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
@@ -54,6 +57,8 @@ class Tokenizer:
         self._backend = parts.backend
         self._plain_backend = _without_special_tokens(parts.backend)
         added = parts.backend.get_added_tokens_decoder()
+        self._takes_before = frozenset(token_id for token_id, token in added.items() if token.lstrip)
+        self._takes_behind = frozenset(token_id for token_id, token in added.items() if token.rstrip)
         self._added_tokens = {token_id: token.content for token_id, token in added.items()}
         self.special_tokens: Mapping[str, int] = {token.content: i for i, token in added.items() if token.special}
         self.special_token_ids = frozenset(self.special_tokens.values())
@@ -82,13 +87,42 @@ class Tokenizer:
         check_encodable(text)
         if self._prefixes_text and text and not (parse_special and text.startswith(self._special_names)):
             text = " " + text
-        backend = self._backend if parse_special else self._plain_backend
-        try:
-            return backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except BaseException as error:
-            if not is_library_failure(error):
-                raise
-            raise CheckpointError(f"the model's tokenizer fails on the text: {quote(error)}; fetch it again") from None
+        return _encoded(self._backend if parse_special else self._plain_backend, text, add_special_tokens)
+
+    def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
+        """Ids of texts and tokens one behind the other: as of the whole text, had it no names of special tokens.
+
+        The ids among `parts` stand for themselves. Texts are plain as with `parse_special=False`; nothing is put around
+        them. Errors are those of `encode`.
+        """
+        ids: list[int] = []
+        for number, part in enumerate(parts):
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            before = parts[number - 1] if number else None
+            behind = parts[number + 1] if number + 1 < len(parts) else None
+            text = part.lstrip() if before in self._takes_behind else part
+            text = text.rstrip() if behind in self._takes_before else text
+            if number == 0 or not text:
+                ids += self.encode(text, add_special_tokens=False, parse_special=False)
+            else:
+                check_encodable(text)
+                ids += _encoded(self._continuing_backend, text, add_special_tokens=False)
+        return ids
+
+    @cached_property
+    def _continuing_backend(self) -> Backend:
+        """For plain text that follows a token: one that puts a space before the first part of a text puts none here."""
+        state = self._plain_backend.pre_tokenizer.__getstate__() if self._plain_backend.pre_tokenizer else b""
+        if _FIRST not in state:
+            return self._plain_backend
+        pre_tokenizer = pre_tokenizers.Sequence([])
+        wrapped = b'{"type":"Sequence","pretokenizers":[' + state.replace(_FIRST, _NEVER) + b"]}"
+        pre_tokenizer.__setstate__(wrapped)
+        twin = _without_special_tokens(self._backend)
+        twin.pre_tokenizer = pre_tokenizer
+        return twin
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False, continues_text: bool = False) -> str:
         """The text of a sequence of ids.
@@ -120,6 +154,16 @@ class Tokenizer:
 
     def _shown_bytes(self, token_id: int) -> bytes:
         return b"" if token_id in self.special_token_ids else self.token_bytes(token_id)
+
+
+def _encoded(backend: Backend, text: str, add_special_tokens: bool) -> list[int]:
+    try:
+        ids: list[int] = backend.encode(text, add_special_tokens=add_special_tokens).ids
+    except BaseException as error:
+        if not is_library_failure(error):
+            raise
+        raise CheckpointError(f"the model's tokenizer fails on the text: {quote(error)}; fetch it again") from None
+    return ids
 
 
 def check_encodable(text: str) -> None:
