@@ -38,9 +38,10 @@ class Scheduler:
         self._order_step: int | None = None
 
     def add(self, answer: Answer) -> None:
-        """Let ``answer`` wait for its turn."""
-        answer.arrival, answer.arrival_step = self._num_arrived, self.num_steps
-        self._num_arrived += 1
+        """Let ``answer`` wait for its turn; its followers come with it."""
+        for each in (answer, *answer.followers):
+            each.arrival, each.arrival_step = self._num_arrived, self.num_steps
+            self._num_arrived += 1
         self._wait(answer)
 
     def _wait(self, answer: Answer) -> None:

@@ -32,12 +32,11 @@ class Settling:
         """Let a request wait for its turn. Choices wait for the first one's prompt; the yardstick shares nothing."""
         self.tickets[ticket.id] = ticket
         first, *others = ticket.answers
-        self._scheduler.add(first)
         if first.request.is_cached:
             first.followers = tuple(others)
-        else:
-            for other in others:
-                self._scheduler.add(other)
+            others = []
+        for answer in (first, *others):
+            self._scheduler.add(answer)
 
     def settle(self, batch: Batch, logits: Logits, now_s: float) -> list[TokenEvent]:
         """Note what was computed, choose tokens, and let those go who have ended; returns the tokens' events."""
