@@ -161,9 +161,7 @@ def test_each_gets_what_it_gets_alone(
     ) as engine:
         tickets: list[tuple[Arrival, Ticket]] = []
         for step in range(5000):
-            for arrival in coming:
-                if arrival.step == step:
-                    tickets.append((arrival, engine.add(arrival.request)))
+            tickets += [(arrival, engine.add(arrival.request)) for arrival in coming if arrival.step == step]
             for arrival, ticket in tickets:
                 if arrival.cancel_after is not None and step >= arrival.step + arrival.cancel_after:
                     engine.cancel(ticket.id)

@@ -84,7 +84,7 @@ class Engine:
         self._counters = Counters()
         self._settling = Settling(self._scheduler, self._counters)
         self._turns = Turns(self.step)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._num_requests = 0
         self._added: deque[Ticket] = deque()
@@ -144,7 +144,10 @@ class Engine:
         self._take_cancelled()
 
     def _take_cancelled(self) -> None:
-        """Whoever holds the lock looks here after it let go, so that no request is overlooked, and nobody waits."""
+        """Whoever holds the lock looks here after it let go, so that no request is overlooked, and nobody waits.
+
+        The lock isn't reentrant: a collected ``Generation`` cancels in the midst of whatever this thread does.
+        """
         while self._cancelled and self._lock.acquire(blocking=False):
             try:
                 with Unbroken():

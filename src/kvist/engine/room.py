@@ -31,6 +31,14 @@ class Room:
         for group, count in enumerate(wanted):
             self.available[group] -= count
 
+    def has_a_row_for(self, num_sequences: int) -> bool:
+        """Whether that many can grow by a token, whichever they are: by a new block, or a copy of the last one, each."""
+        return all(there >= num_sequences for there in self.available)
+
+    def take_a_row_for(self, num_sequences: int) -> None:
+        """Take the most that this can come to."""
+        self.available = [there - num_sequences for there in self.available]
+
     def fits(self, sequence: Sequence, num_new: int) -> bool:
         """Whether ``sequence`` can grow by ``num_new`` tokens, those included that it was given already."""
         return self.has(self._more(sequence, num_new))
