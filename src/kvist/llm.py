@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, cast, overload
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.memory import available_memory
 from kvist.checkpoint.tokenizer import Tokenizer
+from kvist.engine.beam import Beam
 from kvist.engine.capacity import Capacity, plan_capacity
 from kvist.engine.checks import check_prompt
 from kvist.engine.context import beyond_trained, check_context
@@ -33,6 +35,7 @@ from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
 from kvist.engine.running import run_all
 from kvist.engine.stats import Stats
+from kvist.engine.text import ShownText
 from kvist.errors import CapacityError, ContextWarning, RequestError, SpecError
 from kvist.model.decoder import load_decoder
 from kvist.spec.cache import CacheSpec
@@ -283,6 +286,34 @@ class LLM:
         token_ids = self.files.encode_chat(messages)
         more.setdefault("num_first", self.files.num_system_tokens(messages, token_ids))
         return self.generate(token_ids, params, **more)
+
+    def beam_search(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        width: int = 4,
+        max_tokens: int = 64,
+        length_penalty: float = 1.0,
+        cache_salt: str = "",
+    ) -> list[Beam]:
+        """Return up to ``width`` of the likeliest continuations as a whole, the best first.
+
+        They are ranked by the sum of their tokens' log-probabilities over ``num_tokens ** length_penalty``. Prompt and
+        common beginnings are computed once.
+        """
+        self._check_open()
+        found = self.engine.beam_search(
+            self._token_ids(prompt), width=width, max_tokens=max_tokens, length_penalty=length_penalty, salt=cache_salt
+        )
+        return [replace(beam, text=self._text(beam.token_ids)) for beam in found]
+
+    def _text(self, token_ids: tuple[int, ...]) -> str:
+        """What an answer of these tokens shows; nothing for a model without a tokenizer."""
+        shown = ShownText(self.files.tokenizer, ())
+        return (
+            "".join(shown.push(number) for number in token_ids if number not in self.files.end_token_ids)
+            + shown.finish()
+        )
 
     def logits(self, token_ids: Sequence[int], cache: bool = True, chunk: int | None = None) -> npt.NDArray[np.float32]:
         """Return the logits after each of ``token_ids`` [T, V].

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as TokenIds
 from dataclasses import replace
 from time import perf_counter
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +22,16 @@ from kvist.cache.sequence import Sequence
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.answer import Answer, Terms
 from kvist.engine.batch import Batch, lower
+from kvist.engine.beam import Beam, beam_search, check_beams
 from kvist.engine.checks import check_choices, check_fits, check_prompt
 from kvist.engine.cost import CostModel, first_guess
+from kvist.engine.guest import Guest, Guests
 from kvist.engine.limit import Fitted, Limit, OnLimit
 from kvist.engine.planning import DEFAULT_SETTINGS, Settings
 from kvist.engine.policy import policy_of
-from kvist.engine.request import Request
-from kvist.engine.result import KvUsage, TokenEvent
+from kvist.engine.request import Request, SamplingParams
+from kvist.engine.result import KvUsage, TokenEvent, TokenLogprobs
+from kvist.engine.sampling import token_logprobs
 from kvist.engine.scheduler import Scheduler
 from kvist.engine.settling import Settling
 from kvist.engine.stats import Counters, Stats
@@ -37,7 +39,7 @@ from kvist.engine.ticket import Ticket
 from kvist.engine.turns import Turns
 from kvist.engine.unbroken import Unbroken
 from kvist.errors import NumericsError, RequestError
-from kvist.model.decoder import Decoder, Part
+from kvist.model.decoder import Decoder
 from kvist.spec.cache import CacheSpec, bytes_per_token, check_retention
 
 Logits = npt.NDArray[np.float32]
@@ -83,6 +85,7 @@ class Engine:
         self._scheduler = Scheduler(cache, self._cost, policy_of(policy), settings, step_tokens=self.step_tokens)
         self._counters = Counters()
         self._settling = Settling(self._scheduler, self._counters)
+        self._guests = Guests(decoder, cache, self._scheduler)
         self._turns = Turns(self.step)
         self._lock = threading.Lock()
         self._counting = threading.Lock()
@@ -191,13 +194,14 @@ class Engine:
         with Unbroken():
             self._take_in()
             self._scheduler.undo_unsettled()
+            self._guests.give_way()
             plan = self._scheduler.plan_step()
             self._scheduler.commit(plan, started_s)
         if not plan.feeds:
             return []
         batch = lower(plan)
         try:
-            logits = self._decoder.forward(batch.parts)
+            logits = self._decoder.forward(batch.parts, is_copied=False)
         except NumericsError:
             return self._step_alone(batch)
         with Unbroken():
@@ -214,7 +218,7 @@ class Engine:
 
     def _compute_one(self, alone: Batch) -> list[TokenEvent]:
         try:
-            logits = self._decoder.forward(alone.parts)
+            logits = self._decoder.forward(alone.parts, is_copied=False)
         except NumericsError as error:
             with Unbroken():
                 self._settling.end((alone.feeds[0].answer,), "error", error)
@@ -244,6 +248,8 @@ class Engine:
             pool_bytes=self._cache.pool_bytes,
         )
 
+    # ---- beside the requests ---------------------------------------------------------------------------------------
+
     def logits(self, token_ids: TokenIds[int], *, is_cached: bool = True, chunk: int | None = None) -> Logits:
         """Return the logits after each of ``token_ids`` [T, V]; requests under way wait meanwhile.
 
@@ -253,40 +259,40 @@ class Engine:
         Limit(self.context_length).prompt(tuple(token_ids), 1)
         if chunk is not None and chunk < 1:
             raise RequestError(f"chunk must be at least 1 token, got {chunk}")
+        step = min(chunk or self.step_tokens, self.step_tokens)
         logits = np.empty((len(token_ids), self.vocab_size), np.float32)
         with self._lock:
             if is_cached:
-                self._fill(logits, token_ids, chunk)
+                self._guests.fill(logits, token_ids, step)
             else:
                 for end in range(1, len(token_ids) + 1):
-                    self._fill(logits[end - 1 : end], token_ids[:end], chunk)
+                    self._guests.fill(logits[end - 1 : end], token_ids[:end], step)
         return logits
 
-    def _fill(self, logits: Logits, token_ids: TokenIds[int], chunk: int | None) -> None:
-        """Write the logits of the last ``len(logits)`` of ``token_ids``, all of them or one."""
-        sequence = self._cache.new_sequence(is_shared=False, prompt_tokens=len(token_ids))
-        step, start = min(chunk or self.step_tokens, self.step_tokens), 0
-        try:
-            while start < len(token_ids):
-                stop = sequence.retention.next_stop(start, len(token_ids))
-                piece = token_ids[start : start + step if stop is None else min(start + step, stop)]
-                if len(logits) == len(token_ids):
-                    logits[start : start + len(piece)] = self.forward(sequence, piece, "all")
-                elif start + len(piece) < len(token_ids):
-                    self.forward(sequence, piece, "none")
-                else:
-                    logits[:] = self.forward(sequence, piece, "last")
-                start += len(piece)
-        finally:
-            sequence.release()
+    def beam_search(
+        self, token_ids: TokenIds[int], *, width: int, max_tokens: int, length_penalty: float = 1.0, salt: str = ""
+    ) -> list[Beam]:
+        """Return up to ``width`` of the likeliest continuations of at most ``max_tokens``, the best first.
 
-    def forward(self, sequence: Sequence, token_ids: TokenIds[int], logits: Literal["last", "all", "none"]) -> Logits:
-        """Append to a sequence of the caller's own; who runs gives way where blocks are missing. Needs the lock.
-
-        The rows are valid until the next pass.
+        Between its steps those of requests go on, and take its blocks where they need them.
         """
-        while sequence.blocks_missing(len(token_ids)) and self._scheduler.running:
-            self._scheduler.preempt(self._scheduler.running[-1])
-        rows = self._decoder.forward([Part(sequence, token_ids, logits)])
-        sequence.drop_unseen()
-        return rows
+        check_beams(width, max_tokens, self.step_tokens)
+        check_prompt(token_ids, self.vocab_size)
+        request = Request(tuple(token_ids), SamplingParams(max_tokens=max_tokens), on_limit="stop")
+        check_fits(request, self._terms.fit(request), self._cache)
+        first = Guest(token_ids, salt=salt, is_shared=self._prefix_reuse)
+        guests = [first]
+
+        def look(num_top: int) -> list[TokenLogprobs]:
+            with self._lock:
+                return [token_logprobs(row, 0, num_top) for row in self._guests.last_rows(guests)]
+
+        with self._guests.staying(guests, self._lock):
+            return beam_search(
+                look,
+                guests,
+                width=width,
+                max_tokens=min(max_tokens, self.context_length - len(token_ids) + 1),
+                length_penalty=length_penalty,
+                ends=self.end_token_ids,
+            )

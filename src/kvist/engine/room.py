@@ -32,7 +32,7 @@ class Room:
             self.available[group] -= count
 
     def has_a_row_for(self, num_sequences: int) -> bool:
-        """Whether that many can grow by a token, whichever they are: by a new block, or a copy of the last one, each."""
+        """Whether that many can grow by a token, whichever they are: each by a new block, or a copy of its last."""
         return all(there >= num_sequences for there in self.available)
 
     def take_a_row_for(self, num_sequences: int) -> None:
