@@ -74,8 +74,8 @@ def test_a_step_that_fails_leaves_nothing_wrong_behind(monkeypatch: pytest.Monke
     answer(of, list(b"abcdef"))
     forward = FakeDecoder.forward
 
-    def interrupted(self: FakeDecoder, parts: Any) -> Any:
-        forward(self, parts)
+    def interrupted(self: FakeDecoder, parts: Any, **how: Any) -> Any:
+        forward(self, parts, **how)
         raise KeyboardInterrupt
 
     generation = Generation(of, Request(tuple(b"abcdefghi"), PARAMS, has_digest=True))

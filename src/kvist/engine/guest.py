@@ -36,9 +36,7 @@ class Guest:
         """Return its sequence, a new one with what the cache has of its tokens where it had none."""
         if self.sequence is None:
             is_shared = self.is_shared and not cache.spec.retention.is_scored
-            self.sequence = cache.new_sequence(
-                salt=self.salt, is_shared=is_shared, prompt_tokens=self.num_prompt
-            )
+            self.sequence = cache.new_sequence(salt=self.salt, is_shared=is_shared, prompt_tokens=self.num_prompt)
             self.sequence.reuse(self.ids)
         return self.sequence
 

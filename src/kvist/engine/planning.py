@@ -89,7 +89,8 @@ class Planning:
 
     def _keep_running(self) -> None:
         """Give each running answer the blocks of one row, at the cost of the victims that the policy names."""
-        if self._room.has_a_row_for(len(self._running)):  # no need to look at each of them
+        is_plain = not any(answer.retention.is_scored for answer in self._running)
+        if is_plain and self._room.has_a_row_for(len(self._running)):  # no need to look at each of them
             self._room.take_a_row_for(len(self._running))
             self._rows = dict.fromkeys(self._running, 1)
             self._rows_left -= len(self._running)
