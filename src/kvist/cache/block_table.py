@@ -26,6 +26,12 @@ class Table:
         return self._held_from(0)
 
     @property
+    def numbers(self) -> list[int]:
+        """Numbers of the blocks that aren't given back, in the order of ``held``."""
+        first, end = self.gap
+        return [*range(min(first, self.num_blocks)), *range(end, self.num_blocks)]
+
+    @property
     def gap(self) -> tuple[int, int]:
         """The numbers of the first block that is given back and of the next that is held; equal where none is."""
         return self.num_first, max(self.num_first, self.first_block)

@@ -12,6 +12,7 @@ from kvist.cache.pool import BlockPool
 from kvist.cache.prefix import PrefixIndex
 from kvist.cache.sequence import Sequence
 from kvist.cache.store import Store
+from kvist.cache.usage import CacheUsage, measure
 from kvist.errors import CapacityError
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, check_retention, layer_groups, pool_blocks, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
@@ -124,6 +125,10 @@ class KvCache:
         """
         number = num_cached // BLOCK_TOKENS
         return number < len(chain.hashes) and chain.hashes[number] in self.index.pending
+
+    def usage(self) -> CacheUsage:
+        """Return what is free, cached and used now, with shared blocks counted once."""
+        return measure(self.groups, self.pools, self.index, self.sequences, self.pool_bytes)
 
     def clear(self) -> None:
         """Forget all blocks that nobody holds, and let those in use not be found."""

@@ -84,6 +84,15 @@ class PrefixIndex:
                 return Hit(BLOCK_TOKENS * number, tuple(entries[:number]))
         raise AssertionError("nothing is needed to have no tokens")
 
+    def whole(self, chain: Chain) -> list[Entry | None]:
+        """Entries of the whole blocks of a chain; None where there is none."""
+        return [self._verified(chain, number) for number in range(len(chain.hashes))]
+
+    def num_tokens_in(self, group: int, block: int) -> int:
+        """Tokens that can be found in a block."""
+        entry = self._by_block[group].get(block)
+        return len(entry.key) // TOKEN_BYTES if entry else 0
+
     def _whole(self, chain: Chain, limit: int) -> list[Entry | None]:
         """Entries of the whole blocks below ``limit``, up to where a group that needs all of them lacks one."""
         needing_all = [number for number, group in enumerate(chain.scope.groups) if not group.first_kept(limit)]

@@ -6,6 +6,7 @@ table, in order), and the first kept token of each group (``Table.first_block``)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +32,18 @@ class Reuse:
 
     num_tokens: int
     miss: Miss | None
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a sequence held besides its blocks: ids and hashes of recorded tokens, and counts as ``Sequence`` has them."""
+
+    num_tokens: int
+    key: bytes
+    hashes: tuple[bytes, ...]
+    num_evicted: int = 0
+    num_final: int = 0
+    attended: tuple[Attended, ...] = ()
 
 
 class Sequence:
@@ -112,16 +125,15 @@ class Sequence:
             return Reuse(0, Miss("off", 0))
         chain = Chain(self.scope, token_key(shareable(token_ids, self.retention)))
         hit = self.cache.index.find(chain)
-        for number, (group, table) in enumerate(zip(self.scope.groups, self.tables, strict=True)):
-            (gap, first), pool = group.dropped_blocks(hit.num_tokens), self.cache.pools[number]
-            needed = (*hit.entries[:gap], *hit.entries[first:])
-            blocks = [entry.block(number) for entry in needed if entry]
+        tables = []
+        for number, (group, pool) in enumerate(zip(self.scope.groups, self.cache.pools, strict=True)):
+            gap, first = group.dropped_blocks(hit.num_tokens)
+            blocks = [entry.block(number) for entry in (*hit.entries[:gap], *hit.entries[first:]) if entry]
             for block in blocks:
                 pool.share(block)
-            table.start(min(first, num_blocks(hit.num_tokens)), blocks)
-        self.num_tokens = hit.num_tokens
-        self._key += chain.key[: TOKEN_BYTES * hit.num_tokens]
-        self._hashes += chain.hashes[: hit.num_tokens // BLOCK_TOKENS]
+            tables.append((first, blocks))
+        key, hashes = chain.key[: TOKEN_BYTES * hit.num_tokens], chain.hashes[: hit.num_tokens // BLOCK_TOKENS]
+        self.start(Past(hit.num_tokens, key, hashes), tables)
         running = (sequence.tail for sequence in self.cache.sequences if sequence.can_explain(self))
         return Reuse(hit.num_tokens, self.cache.index.explain(chain, hit.num_tokens, running))
 
@@ -183,16 +195,38 @@ class Sequence:
             retention=self.retention,
             prompt_tokens=self.prompt_tokens,
         )
-        other.num_evicted, other._num_final = self.num_evicted, self._num_final
-        other.attended = tuple(found.copy() for found in self.attended)
-        for table, twin, pool in zip(self.tables, other.tables, self.cache.pools, strict=True):
+        for table, pool in zip(self.tables, self.cache.pools, strict=True):
             for block in table.held:
                 pool.share(block)
-            twin.start(table.first_block, table.held)
-        other.num_tokens = self.num_tokens
-        other._key += self._key
-        other._hashes += self._hashes
+        other.start(self.past, [(table.first_block, table.held) for table in self.tables])
         return other
+
+    @property
+    def past(self) -> Past:
+        """What this sequence holds, but for the blocks."""
+        return Past(
+            self.num_tokens,
+            bytes(self._key),
+            tuple(self._hashes),
+            self.num_evicted,
+            self._num_final,
+            tuple(found.copy() for found in self.attended),
+        )
+
+    def start(self, past: Past, tables: Iterable[tuple[int, list[int]]]) -> None:
+        """Begin an empty sequence with what another held.
+
+        ``tables``: for each group the first block's number and the blocks, as ``Table.start`` takes them; the sequence
+        is an owner of each already.
+        """
+        assert not self.num_tokens, self.num_tokens
+        for table, (first, blocks) in zip(self.tables, tables, strict=True):
+            table.start(first, blocks)
+        self.num_tokens, self.num_evicted, self._num_final = past.num_tokens, past.num_evicted, past.num_final
+        if past.attended:
+            self.attended = past.attended
+        self._key += past.key
+        self._hashes += past.hashes
 
     # --- room ---
 

@@ -11,6 +11,7 @@ Knows nothing of arrays; ``cache.store`` allocates exactly what is computed here
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -305,6 +306,20 @@ def pool_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int, step_tokens: 
     )
 
 
+def users_bytes(model: ModelSpec, spec: CacheSpec, num_users: int, num_tokens: int, shared_tokens: int = 0) -> int:
+    """Bytes of the blocks that ``num_users`` sequences of ``num_tokens`` hold together between two steps.
+
+    They begin with the same ``shared_tokens``, whose whole blocks are counted once.
+    """
+    total = 0
+    for group in layer_groups(model, spec):
+        held = group.num_blocks(num_tokens)
+        first = num_blocks(num_tokens) - held
+        shared = max(0, min(shared_tokens, num_tokens) // BLOCK_TOKENS - first)
+        total += group.block_bytes * (shared + num_users * (held - shared)) + num_users * group.tail_bytes
+    return total
+
+
 def pool_blocks(
     groups: tuple[LayerGroup, ...],
     num_tokens: int,
@@ -327,3 +342,20 @@ def pool_blocks(
     growing = [group for group in groups if group.window is None] or groups
     more = (budget - count * one) // sum(group.block_bytes for group in growing)
     return tuple(count * peak + (more if group in growing else 0) for group, peak in zip(groups, peaks, strict=True))
+
+
+def swap_blocks(groups: tuple[LayerGroup, ...], num_tokens: int, step_tokens: int, budget: int) -> tuple[int, ...]:
+    """Blocks of each group that a swap space of at most ``budget`` bytes has, in the proportions of the cache's.
+
+    Where it doesn't hold one sequence of ``num_tokens``, as many as the longest one that it does.
+    """
+
+    def num_bytes(count: int) -> int:
+        peaks = (group.block_bytes * group.peak_blocks(BLOCK_TOKENS * count, step_tokens) for group in groups)
+        return sum(peaks)
+
+    most = num_blocks(num_tokens)
+    if num_bytes(most) <= budget:
+        return pool_blocks(groups, num_tokens, step_tokens, budget=budget)
+    fitting = bisect_right(range(most), budget, key=num_bytes) - 1
+    return tuple(group.peak_blocks(BLOCK_TOKENS * fitting, step_tokens) for group in groups)
