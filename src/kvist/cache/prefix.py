@@ -143,20 +143,21 @@ class PrefixIndex:
 
     # --- storing ---
 
-    def publish(self, name: bytes, parent: bytes, key: bytes, number: int, tables: Iterable[Table]) -> None:
+    def publish(self, name: bytes, parent: bytes, key: bytes, number: int, tables: Iterable[Table]) -> bool:
         """Let the tokens ``key`` be found in the blocks at ``number`` of these tables.
 
         Where whole blocks of the same tokens are there already the tables get those, and their own go back: the bytes
-        are the same.
+        are the same. False where another text has the same hash: what follows on this one can't be told from what
+        follows on that.
         """
         entry = self._entries.get(name)
         if entry is None:
             nearest = self._nearest(parent, key)
             if nearest and nearest[0][0].key.startswith(key):
-                return
+                return True
             entry = self._add(Entry(name, parent, key, [None] * len(self._pools)))
         if entry.key != key or entry.parent != parent:
-            return  # another text of the same hash: it stays as it is
+            return False
         is_whole = len(key) == BLOCK_KEY
         for group, (table, pool) in enumerate(zip(tables, self._pools, strict=True)):
             if table.holds(number):
@@ -171,6 +172,7 @@ class PrefixIndex:
                     pool.give_back([mine])
                     table.replace(number, theirs)
         self._remove_if_empty(entry)
+        return True
 
     def _add(self, entry: Entry) -> Entry:
         """Take an entry in; those that are a beginning of it are of no use any more."""

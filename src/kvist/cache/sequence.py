@@ -36,7 +36,7 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Past:
-    """What a sequence held besides its blocks: ids and hashes of recorded tokens, and counts as ``Sequence`` has them."""
+    """What a sequence held besides its blocks: recorded ids and their hashes, and counts as ``Sequence`` has them."""
 
     num_tokens: int
     key: bytes
@@ -174,11 +174,19 @@ class Sequence:
             number, parent = len(self._hashes), self._parent()
             key = bytes(self._key[BLOCK_KEY * number : BLOCK_KEY * (number + 1)])
             name = block_hash(parent, key)
-            self.cache.index.publish(name, parent, key, number, self.tables)
+            if not self.cache.index.publish(name, parent, key, number, self.tables):
+                self._stop_sharing()
+                return
             self._hashes.append(name)
             if name in self._marks:
                 self._marks.remove(name)
                 self.cache.index.pending.unmark(name)
+
+    def _stop_sharing(self) -> None:
+        """Go on without others: what comes next can't be told from what follows on another text."""
+        self.is_shared = False
+        self._unmark()
+        del self._key[BLOCK_KEY * len(self._hashes) :]
 
     def _publish_tail(self) -> None:
         """Let the last, partly filled block be found."""
