@@ -10,6 +10,8 @@ from kvist.lab.figures import COLORS, Figure, new_figure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvist.lab.bench_schedule import Round
+
 SMOOTHED_TOKENS = 9
 
 
@@ -28,6 +30,24 @@ def draw_cache(bench: CacheBench, caption: str) -> Figure:
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, loc="upper left")
     figure.supxlabel(caption, fontsize=7, color="#5c6770", x=0.01, ha="left")
+    return figure
+
+
+def draw_schedule(found: Round, users: int, caption: str) -> Figure:
+    """Every wait for a next token against time, before and after a long prompt came."""
+    figure, (axis,) = new_figure(title=f"{users} users, and a prompt of {found.prompt_tokens:,} tokens")
+    at, gaps = zip(*found.gaps, strict=True)
+    axis.axvspan(0, found.prefill_s, color=COLORS[3], alpha=0.12, linewidth=0, label="the prompt is computed")
+    axis.scatter(at, [1e3 * gap for gap in gaps], s=5, color=COLORS[0], linewidths=0, label="a wait for a token")
+    for times, style in ((1, "-"), (4, "--")):
+        name = "median of the users alone" if times == 1 else f"{times} times that"
+        axis.axhline(times * 1e3 * found.median_gap_s, color=COLORS[5], linewidth=1, linestyle=style, label=name)
+    axis.set_xlabel("seconds since the prompt came")
+    axis.set_ylabel("milliseconds since the token before")
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False, fontsize=8, loc="upper left")
+    share = f"the prompt ran at {found.prefill_share:.0%} of its rate alone"
+    figure.supxlabel(f"{caption}; {share}", fontsize=7, color="#5c6770", x=0.01, ha="left")
     return figure
 
 

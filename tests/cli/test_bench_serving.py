@@ -1,0 +1,74 @@
+"""``kvist bench throughput``, ``prefix``, ``speculation`` and ``schedule`` on the fake model: what they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.command import Command
+from fakes.model import fake_spec, install
+
+from kvist.lab import ceiling
+from kvist.lab.ceiling import Ceiling
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_spec(2048), answer=list(b"That is all."))
+    monkeypatch.setattr(ceiling.MachineProbe, "measure", lambda _: Ceiling(1e10, 1e12, 1.3e12))
+
+
+FACTS = {"model", "threads", "kv", "pool_bytes", "machine"}
+
+
+def test_throughput(kvist: Command) -> None:
+    done = kvist("bench", "throughput", "--users", "2", "--quick", "--json")
+    assert done.code == 0, done.err
+    assert FACTS | {"users", "generated_tokens_per_s", "wall_s", "ttft_s", "itl_s", "waste", "matmul_rate"} <= set(
+        done.json
+    )
+    assert done.json["matmul_factor"] == 1.0
+    several = kvist("bench", "throughput", "--users", "1", "--users", "3", "--quick", "--json")
+    assert [run["users"] for run in several.json["runs"]] == [1, 3]
+    assert "waste" in several.err
+
+
+def test_prefix(kvist: Command) -> None:
+    done = kvist("bench", "prefix", "--users", "2", "--prefix", "64", "--quick", "--json")
+    assert done.code == 0, done.err
+    assert FACTS | {"ttft_ratio", "decode_ratio", "shared", "distinct", "short", "attention_s"} <= set(done.json)
+    assert done.json["hit_tokens"] == 64
+    assert "times sooner" in done.err
+
+
+def test_speculation(kvist: Command) -> None:
+    done = kvist("bench", "speculation", "--repeats", "1", "--json")
+    assert done.code == 0, done.err
+    assert FACTS | {"identical", "samples", "least_speedup_repeating", "least_speedup_other"} <= set(done.json)
+    assert done.json["identical"] is True
+    assert done.json["samples"][0]["text"].startswith("That is all.")
+    assert "tokens and logits are identical" in done.err
+
+
+def test_schedule(kvist: Command, tmp_path: Path) -> None:
+    plot = tmp_path / "schedule.png"
+    done = kvist("bench", "schedule", "--users", "2", "--prompt", "500", "--quick", "--plot", str(plot), "--json")
+    assert done.code == 0, done.err
+    assert FACTS | {"stretch", "worst_stretch", "prefill_share", "rounds"} <= set(done.json)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("schedule", "--prompt", "6000"), "sequences of 6001 tokens, and smollm2-135m was trained on 2048"),
+        (("schedule", "--plot", "x.gif"), "can't draw into"),
+        (("prefix", "--kv", "int3"), 'unknown codec "int3" for --kv'),
+        (("speculation", "--draft", "0"), "draft_tokens must be at least 1"),
+        (("speculation", "--draft", "99"), "speculation must be from 0 (none) to 32"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(kvist: Command, options: tuple[str, ...], said: str) -> None:
+    done = kvist("bench", *options)
+    assert (done.code, done.out) == (1, "")
+    assert said in done.err.splitlines()[-1]
