@@ -103,3 +103,11 @@ SMALL_DATA = bytes(range(68)) + bytes(28) + struct.pack("<4f", 1, 2, 3, 4)
 def small_file() -> bytes:
     """A sound file with a bit of everything."""
     return gguf_bytes(SMALL_KEYS, SMALL_TENSORS, SMALL_DATA)
+
+
+def part(number: int, count: int, **claims: int) -> bytes:
+    """A part of a split model, from 0: a tensor with its number in it, and in the first part the keys."""
+    numbers = {"no": number, "count": count, "tensors.count": count, **claims}
+    keys = [(f"split.{name}", scalar(I32 if name == "tensors.count" else U16, n)) for name, n in numbers.items()]
+    tensors = [Tensor(f"blk.{number}.weight", (4,), 0, 0)]
+    return gguf_bytes([*(SMALL_KEYS if number == 0 else ()), *keys], tensors, struct.pack("<4f", *[number] * 4))

@@ -10,14 +10,14 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from checkpoint.gguf_bytes import SMALL_DATA, SMALL_KEYS, SMALL_TENSORS, gguf_bytes, small_file
+from checkpoint.gguf_bytes import SMALL_DATA, SMALL_KEYS, SMALL_TENSORS, gguf_bytes, part, small_file
 from safetensors.numpy import save_file
 
 from kvist.checkpoint import catalog
 from kvist.checkpoint.catalog import find_model, list_models, open_checkpoint, open_config
 from kvist.checkpoint.gguf import GgufFile
 from kvist.checkpoint.safetensors import HuggingFaceDirectory
-from kvist.errors import CheckpointError, UnsupportedError
+from kvist.errors import CheckpointError
 
 
 @pytest.fixture
@@ -116,14 +116,18 @@ def test_safetensors_go_before_a_gguf_file_beside_them(model) -> None:
 def test_a_directory_with_several_gguf_files_names_them(tmp_path) -> None:
     for name in ("b.gguf", "a.gguf"):
         (tmp_path / name).write_bytes(small_file())
-    assert refusal(tmp_path).endswith('has 2 GGUF files; give the path of one: "a.gguf", "b.gguf"')
+    assert refusal(tmp_path).endswith('has 2 GGUF models; give the path of one: "a.gguf", "b.gguf"')
 
 
 def test_a_directory_of_a_split_model(tmp_path) -> None:
     for number in (1, 2):
-        (tmp_path / f"m-{number:05}-of-00002.gguf").write_bytes(small_file())
-    with pytest.raises(UnsupportedError, match=r'm-00001-of-00002\.gguf" is one part of a model split'):
-        open_checkpoint(tmp_path)
+        (tmp_path / f"m-{number:05}-of-00002.gguf").write_bytes(part(number - 1, 2))
+    assert open_checkpoint(tmp_path).path == tmp_path / "m-00001-of-00002.gguf"
+    (tmp_path / "m-00001-of-00003.gguf").write_bytes(small_file())
+    (tmp_path / "other.gguf").write_bytes(small_file())
+    assert refusal(tmp_path).endswith(
+        'has 3 GGUF models; give the path of one: "m-00001-of-00002.gguf", "m-00001-of-00003.gguf", "other.gguf"'
+    )
 
 
 def test_a_directory_with_nothing(tmp_path) -> None:
@@ -203,8 +207,15 @@ def test_a_malformed_name_at_hugging_face(monkeypatch, tmp_path, name) -> None:
 def test_files_at_hugging_face_that_are_not_fetched(monkeypatch, tmp_path) -> None:
     hub = Hub(monkeypatch, tmp_path)
     assert "only .gguf files are named, a safetensors model is hf:a/b" in refusal("hf:a/b:pytorch_model.bin")
-    assert "is one part of a model split over several GGUF files" in refusal("hf:a/b:m-00001-of-00003.gguf")
     assert not hub.asked
+
+
+def test_of_a_split_model_at_hugging_face_all_parts_are_fetched(monkeypatch, tmp_path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"m-{number:05}-of-00003.gguf").write_bytes(part(number - 1, 3))
+    hub = Hub(monkeypatch, tmp_path / "m-00002-of-00003.gguf")
+    assert open_checkpoint("hf:a/b:q4/m-00002-of-00003.gguf").config["hidden_size"] == 32
+    assert {file for _, file in hub.asked} == {f"q4/m-{number:05}-of-00003.gguf" for number in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("error", [OSError("no\n\nnetwork\x1b[31m"), ValueError(), RuntimeError("x" * 10_000)])

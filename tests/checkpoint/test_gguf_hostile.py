@@ -17,7 +17,6 @@ from checkpoint.gguf_bytes import (
     F32,
     SMALL_DATA,
     SMALL_KEYS,
-    SMALL_TENSORS,
     STRING,
     U8,
     U32,
@@ -37,7 +36,7 @@ from hypothesis import strategies as st
 
 from kvist.checkpoint.files import READABLE_TYPES
 from kvist.checkpoint.gguf import GgufFile
-from kvist.errors import CheckpointError, UnsupportedError
+from kvist.errors import CheckpointError
 
 HUGE = (1 << 64) - 1
 
@@ -171,7 +170,7 @@ LIES = {
     ),
     "part of a split model": (
         gguf_bytes([("split.count", scalar(2, 3))]),
-        "split over several GGUF files, which isn't read yet",
+        'says it is part 1 of "3", where part 1 of 1 belongs',
     ),
 }
 
@@ -288,16 +287,6 @@ def test_a_link_out_of_the_directory_is_followed(tmp_path) -> None:
     link = tmp_path / "model.gguf"
     link.symlink_to(blob)
     assert GgufFile(link).raw("a.weight").tolist() == list(SMALL_DATA[:68])
-
-
-def test_a_part_of_a_split_model_is_known_by_its_name_too(tmp_path) -> None:
-    path = tmp_path / "model-00002-of-00003.gguf"
-    path.write_bytes(small_file())
-    with pytest.raises(UnsupportedError, match="one part of a model split"):
-        GgufFile(path)
-    only = tmp_path / "model-00001-of-00001.gguf"
-    only.write_bytes(gguf_bytes([*SMALL_KEYS, ("split.count", scalar(U32, 1))], SMALL_TENSORS, SMALL_DATA))
-    assert len(GgufFile(only).tensors) == 2
 
 
 def test_a_text_of_a_gigabyte_is_refused_when_it_is_asked_for(tmp_path) -> None:

@@ -1,8 +1,9 @@
 """From the name that a user types to an opened checkpoint.
 
 A name is, in this order: an entry of the catalog (``smollm2-135m``, whose file comes in an installed Python
-package); ``hf:ORG/NAME`` or ``hf:ORG/NAME:FILE.gguf`` at Hugging Face; or a path, to a GGUF file or to a directory that
-is a Hugging Face model or holds exactly one GGUF file. A ``Path`` is always a path, and so is ``./smollm2-135m``.
+package); ``hf:ORG/NAME`` or ``hf:ORG/NAME:FILE.gguf`` at Hugging Face; or a path, to a GGUF file (any of them where a
+model is split over several) or to a directory that is a Hugging Face model or holds exactly one GGUF model. A ``Path``
+is always a path, and so is ``./smollm2-135m``.
 Knows no formats and loads no weights; nothing is downloaded except for ``hf:`` names.
 """
 
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvist.checkpoint.disk import exists
-from kvist.checkpoint.files import Checkpoint, quote, quote_path
-from kvist.checkpoint.gguf import GgufFile, is_split_part, refuse_split
+from kvist.checkpoint.files import Checkpoint, listed, quote, quote_path
+from kvist.checkpoint.gguf import GgufFile
+from kvist.checkpoint.gguf_split import split_name
 from kvist.checkpoint.hub import HUB_PREFIX, fetch
-from kvist.checkpoint.safetensors import CONFIG_NAME, HuggingFaceDirectory, file_names, listed, read_config
+from kvist.checkpoint.safetensors import CONFIG_NAME, HuggingFaceDirectory, file_names, read_config
 from kvist.errors import CheckpointError
 
 
@@ -142,14 +144,19 @@ def _only_gguf(directory: Path) -> Path | None:
     has_safetensors = any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names)
     if CONFIG_NAME in names and (has_safetensors or not gguf_names):
         return None
-    if any(is_split_part(name) for name in gguf_names):
-        raise refuse_split(directory / next(name for name in gguf_names if is_split_part(name)))
-    if len(gguf_names) > 1:
+    models = sorted({_model_of(name): name for name in reversed(gguf_names)}.values())
+    if len(models) > 1:
         raise CheckpointError(
-            f"{quote_path(directory)} has {len(gguf_names)} GGUF files; give the path of one: {listed(gguf_names)}"
+            f"{quote_path(directory)} has {len(models)} GGUF models; give the path of one: {listed(models)}"
         )
     if not gguf_names:
         raise CheckpointError(
             f"{quote_path(directory)} has neither a {CONFIG_NAME} nor a .gguf file; a model directory has one of them"
         )
     return directory / gguf_names[0]
+
+
+def _model_of(name: str) -> tuple[str, int]:
+    """What the parts of a split model have in common, and no other file."""
+    split = split_name(name)
+    return (name, 1) if split is None else (split.model, split.count)

@@ -8,7 +8,7 @@ and rows stay in the order in which the file's maker wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -23,6 +23,8 @@ READABLE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 """Types whose bytes ``Checkpoint.raw`` gives out. Others are listed with name and size, and refused when read."""
 
 MAX_QUOTED_CHARACTERS = 100
+MAX_NAMED = 5
+"""Names that a message lists before it only counts."""
 
 
 @dataclass(frozen=True)
@@ -120,3 +122,9 @@ def quote(text: object, max_characters: int = MAX_QUOTED_CHARACTERS) -> str:
 def quote_path(path: Path) -> str:
     """Return ``path`` in quotes, whole."""
     return quote(path, max_characters=10_000)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first few names in quotes, and how many more there are."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(map(quote, names[:MAX_NAMED])) + more

@@ -1,19 +1,12 @@
-"""A GGUF file: its header read and checked in milliseconds, its tensors left where they are.
+"""A model in GGUF: one file, or several that it was split over.
 
-Written for speed and mistrust: the ``gguf`` package takes seconds on a file with a vocabulary, and believes what
-the header says. Read here are versions 2 and 3, little-endian, in one file. Checked before anything is used:
-magic, version, counts, alignment, every type number, that names are unique, that each tensor lies inside the
-file on its alignment, fills whole blocks, and shares no byte with another.
-
-Three things about tensors that a reader of weights must know, and that are kept as the file has them: names are
+Three things about tensors that a reader of weights must know, and that are kept as the files have them: names are
 GGUF's (``blk.0.attn_q.weight``); for architecture ``llama`` (Mistral too) the rows of attn_q and attn_k are permuted
 so that rotary pairs are neighbours; and Llama 3's rope scaling is a tensor of factors, ``rope_freqs.weight``.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -22,65 +15,35 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from kvist.checkpoint.files import TensorInfo, find_tensor, quote, quote_path
-from kvist.checkpoint.ggml_types import GGML_TYPES
+from kvist.checkpoint.files import TensorInfo, find_tensor, quote_path
 from kvist.checkpoint.gguf_config import config_from_gguf, generation_config_from_gguf
-from kvist.checkpoint.gguf_metadata import Cursor, Metadata
-from kvist.checkpoint.mapped import MappedFile
-from kvist.errors import CheckpointError, UnsupportedError
+from kvist.checkpoint.gguf_part import GgufPart
+from kvist.checkpoint.gguf_split import joined, open_parts
+from kvist.errors import CheckpointError
 
-MAGIC = b"GGUF"
-VERSIONS = (2, 3)
-DEFAULT_ALIGNMENT = 32
-MAX_TENSORS = 1 << 20
-MAX_TENSOR_NAME_BYTES = 1024
-MAX_DIMENSIONS = 4
 MAX_ROPE_FACTORS_BYTES = 1 << 16
 _ROPE_FACTORS = "rope_freqs.weight"
-_SPLIT_NAME = re.compile(r"-[0-9]{5}-of-([0-9]{5})\.gguf$")
 
 
 class GgufFile:
-    """A GGUF file as a ``Checkpoint``, with the header's keys in ``metadata``.
+    """A model's file, or its files by the name of any, as a ``Checkpoint``; ``metadata`` is the first one's.
 
-    Raises CheckpointError where the file is missing, damaged or no GGUF file, UnsupportedError where it is of a
-    version, byte order or split kind that isn't read.
+    Raises CheckpointError where a file is missing, damaged, no GGUF file or no part of the others' model,
+    UnsupportedError where one is of a version or byte order that isn't read.
     """
 
     format: Literal["gguf"] = "gguf"
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = MappedFile(path)
+        self._parts = open_parts(path)
         try:
-            cursor = Cursor(self._file.buffer, path)
-            num_tensors, num_keys = _read_counts(cursor)
-            self.metadata = Metadata(cursor, num_keys)
-            _refuse_split(path, self.metadata)
-            self._starts: dict[str, int] = {}
-            self.tensors: Mapping[str, TensorInfo] = self._read_tensors(cursor, num_tensors)
+            self._places: Mapping[str, GgufPart] = joined(path, self._parts)
         except CheckpointError:
             self.close()
             raise
-
-    def _read_tensors(self, cursor: Cursor, num_tensors: int) -> dict[str, TensorInfo]:
-        if num_tensors > MAX_TENSORS:
-            raise cursor.damaged(f"it claims {num_tensors} tensors, at most {MAX_TENSORS} are allowed")
-        infos: dict[str, TensorInfo] = {}
-        for number in range(num_tensors):
-            info, offset = _read_tensor(cursor, number)
-            if info.name in infos:
-                raise cursor.damaged(f"tensor {quote(info.name)} occurs twice")
-            infos[info.name] = info
-            self._starts[info.name] = offset
-        alignment = _alignment(cursor, self.metadata)
-        data_start = -(-cursor.position // alignment) * alignment
-        for name, offset in self._starts.items():
-            if offset % alignment:
-                raise cursor.damaged(f"tensor {quote(name)} starts at offset {offset}, no multiple of {alignment}")
-            self._starts[name] = data_start + offset
-        _check_places(cursor, infos, self._starts)
-        return infos
+        self.metadata = self._parts[0].metadata
+        self.tensors: Mapping[str, TensorInfo] = {name: part.tensors[name] for name, part in self._places.items()}
 
     @cached_property
     def config(self) -> dict[str, object]:
@@ -110,85 +73,8 @@ class GgufFile:
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         info = find_tensor(self, name)
-        return self._file.view(self._starts[name], info.num_bytes)
+        return self._places[info.name].raw(info.name)
 
     def close(self) -> None:
-        self._file.close()
-
-
-def is_split_part(name: str) -> bool:
-    """Whether a file of this name is one of several that make up a model."""
-    match = _SPLIT_NAME.search(name)
-    return match is not None and int(match.group(1)) > 1
-
-
-def refuse_split(path: Path) -> UnsupportedError:
-    """Return the error to raise for a part of a split model."""
-    return UnsupportedError(
-        f"{quote_path(path)} is one part of a model split over several GGUF files, which isn't read yet; "
-        "merge them with llama.cpp's llama-gguf-split --merge, or take a model in one file"
-    )
-
-
-def _refuse_split(path: Path, metadata: Metadata) -> None:
-    count = metadata.get("split.count", 1)
-    if is_split_part(path.name) or (isinstance(count, int) and count > 1):
-        raise refuse_split(path)
-
-
-def _read_counts(cursor: Cursor) -> tuple[int, int]:
-    """Read magic and version; return the number of tensors and of keys."""
-    shown = quote_path(cursor.path)
-    magic = cursor.buffer[:4]
-    if magic != MAGIC:
-        raise CheckpointError(
-            f'{shown} is not a GGUF file: it starts with {quote(ascii(magic)[2:-1])}, not with "GGUF"'
-        )
-    cursor.skip(4, "the magic")
-    version = cursor.u32("the version")
-    if version & 0xFFFF == 0 and version:
-        raise UnsupportedError(f"{shown} is a big-endian GGUF file; only little-endian ones are read")
-    if version not in VERSIONS:
-        raise UnsupportedError(f"{shown} is of GGUF version {version}; supported: {', '.join(map(str, VERSIONS))}")
-    return cursor.u64("the number of tensors"), cursor.u64("the number of keys")
-
-
-def _read_tensor(cursor: Cursor, number: int) -> tuple[TensorInfo, int]:
-    """Read one tensor's description; return it with the offset from the start of the data."""
-    name = cursor.name(MAX_TENSOR_NAME_BYTES, f"the name of tensor {number}")
-    what = f"tensor {quote(name)}"
-    num_dimensions = cursor.u32(what)
-    if num_dimensions > MAX_DIMENSIONS:
-        raise cursor.damaged(f"{what} has {num_dimensions} dimensions, at most {MAX_DIMENSIONS} are allowed")
-    sizes = cursor.u64s(num_dimensions, what)  # innermost first
-    type_id = cursor.u32(what)
-    offset = cursor.u64(what)
-    kind = GGML_TYPES.get(type_id)
-    if kind is None:
-        raise UnsupportedError(f"{what} of {quote_path(cursor.path)} has the unknown type {type_id}; known: 0 to 41")
-    if 0 in sizes or (sizes[0] if sizes else 1) % kind.block_elements:
-        raise cursor.damaged(
-            f"{what} has sizes {sizes}, its rows aren't whole blocks of {kind.block_elements} ({kind.name})"
-        )
-    return TensorInfo(name, kind.name, sizes[::-1], kind.num_bytes(math.prod(sizes))), offset
-
-
-def _alignment(cursor: Cursor, metadata: Metadata) -> int:
-    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise cursor.damaged(f"general.alignment is {quote(alignment)}, it has to be a power of two")
-    return alignment
-
-
-def _check_places(cursor: Cursor, infos: Mapping[str, TensorInfo], starts: Mapping[str, int]) -> None:
-    """Raise CheckpointError unless each tensor lies in the file and none lies on another."""
-    free_from, before = 0, ""
-    for name in sorted(starts, key=starts.__getitem__):
-        start, num_bytes = starts[name], infos[name].num_bytes
-        if start + num_bytes > cursor.num_bytes:
-            raise cursor.damaged(
-                f"tensor {quote(name)} ends at byte {start + num_bytes}, the file has {cursor.num_bytes}"
-            )
-        if start < free_from:
-            raise cursor.damaged(f"tensors {quote(before)} and {quote(name)} overlap at byte {start}")
-        free_from, before = start + num_bytes, name
+        for part in self._parts:
+            part.close()

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from kvist.checkpoint.files import quote
-from kvist.checkpoint.gguf import is_split_part, refuse_split
+from kvist.checkpoint.gguf_split import split_name
 from kvist.errors import CheckpointError
 
 HUB_PREFIX = "hf:"
@@ -34,8 +34,7 @@ def fetch(name: str) -> Path:
         raise CheckpointError(
             f"{quote(name)} names {quote(file)}; only .gguf files are named, a safetensors model is hf:{repository}"
         )
-    if file is not None and is_split_part(file):
-        raise refuse_split(Path(file))
+    split = None if file is None else split_name(file)
     try:
         # Here and not above: it takes a third of a second to import, and most starts don't need it.
         import huggingface_hub  # noqa: PLC0415
@@ -45,6 +44,8 @@ def fetch(name: str) -> Path:
         ) from None
     try:
         if file is not None:
+            for part in split.names() if split else ():
+                huggingface_hub.hf_hub_download(repository, part)
             return Path(huggingface_hub.hf_hub_download(repository, file))
         return Path(
             huggingface_hub.snapshot_download(repository, allow_patterns=list(_WANTED), ignore_patterns=list(_UNWANTED))

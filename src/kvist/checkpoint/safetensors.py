@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvist.checkpoint.disk import exists, reason
-from kvist.checkpoint.files import TensorInfo, find_tensor, quote, quote_path
+from kvist.checkpoint.files import TensorInfo, find_tensor, listed, quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
 from kvist.checkpoint.mapped import MappedFile
 from kvist.checkpoint.safetensors_header import read_header
@@ -27,8 +27,6 @@ GENERATION_CONFIG_NAME = "generation_config.json"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 MAX_SHARDS = 4096
-MAX_NAMED = 5
-"""Names that a message lists before it only counts."""
 
 
 class HuggingFaceDirectory:
@@ -157,9 +155,3 @@ def file_names(directory: Path) -> list[str]:
         return sorted(entry.name for entry in directory.iterdir())
     except OSError as error:
         raise CheckpointError(f"can't read {quote_path(directory)}: {reason(error)}") from None
-
-
-def listed(names: list[str]) -> str:
-    """Return the first few names in quotes, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(map(quote, names[:MAX_NAMED])) + more

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 from kvist.checkpoint.files import TensorInfo, quote, quote_path
@@ -45,7 +46,10 @@ DTYPE_BITS: dict[str, int] = {
 
 
 def read_header(buffer: mmap.mmap, path: Path) -> dict[str, tuple[TensorInfo, int]]:
-    """Return each tensor's description and the byte of the file at which it starts; raises CheckpointError."""
+    """Return each tensor's description and the byte of the file at which it starts; raises CheckpointError.
+
+    A tensor that is stored under another's name, since it is tied to it, is there under both.
+    """
     num_bytes = len(buffer)
     if num_bytes < 8:
         raise _damaged(path, f"it has {num_bytes} bytes, its header's length alone takes 8")
@@ -67,6 +71,10 @@ def read_header(buffer: mmap.mmap, path: Path) -> dict[str, tuple[TensorInfo, in
         info, start = _tensor(path, name, entry)
         tensors[name] = (info, data_start + start)
     _check_cover(path, tensors, data_start, num_bytes)
+    for name, kept in metadata.items():  # tied tensors, of which the safetensors package wrote one and noted the others
+        if kept in tensors and name not in tensors:
+            info, start = tensors[kept]
+            tensors[name] = (replace(info, name=name), start)
     return tensors
 
 

@@ -88,9 +88,9 @@ class _Finder:
         parts: list[Part] = []
         biases: list[int | None] = []
         for name, size, order in zip(names, sizes, orders, strict=True):
-            parts.append(
-                packer.part(name, size, width, order, is_transposed=self.names.is_transposed and role != "embedding")
-            )
+            is_embedding = role == "embedding"
+            is_transposed = self.names.is_transposed and not is_embedding
+            parts.append(packer.part(name, size, width, order, is_transposed=is_transposed, may_be_longer=is_embedding))
             bias = name.removesuffix("weight") + "bias"
             if packer.has(bias):
                 biases.append(packer.vector(bias, size, order))

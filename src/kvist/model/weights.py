@@ -110,12 +110,23 @@ class Packer:
         return self.constant(numbers, padded(numbers.size))
 
     def part(
-        self, name: str, num_rows: int, width: int, rows: Rows | None = None, *, is_transposed: bool = False
+        self,
+        name: str,
+        num_rows: int,
+        width: int,
+        rows: Rows | None = None,
+        *,
+        is_transposed: bool = False,
+        may_be_longer: bool = False,
     ) -> Part:
-        """Return a tensor as a part of a matrix; raises CheckpointError where its shape is another."""
+        """Return a tensor as a part of a matrix; raises CheckpointError where its shape is another.
+
+        Of one that ``may_be_longer`` the first ``num_rows`` are taken: vocabularies are padded with rows of no token.
+        """
         info = find_tensor(self._checkpoint, self._full(name))
         shape = (width, num_rows) if is_transposed else (num_rows, width)
-        if info.shape != shape:
+        is_longer = may_be_longer and info.shape[1:] == shape[1:] and info.shape[:1] > shape[:1]
+        if info.shape != shape and not is_longer:
             raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
         if is_transposed and info.type not in convert.ELEMENT_BYTES:
             raise CheckpointError(
