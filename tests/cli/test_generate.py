@@ -18,6 +18,11 @@ KEYS = {
     "generated_tokens",
     "finish_reason",
     "dropped_tokens",
+    "queue_s",
+    "num_preemptions",
+    "drafted_tokens",
+    "accepted_tokens",
+    "miss",
     "forward_tokens",
 }
 KEYS |= {"ttft_s", "tpot_s", "seed", "kv", "model", "context_length", "threads", "startup_s"}
@@ -206,3 +211,30 @@ def test_a_broken_template_is_one_line(kvist: Command, monkeypatch: pytest.Monke
 def test_the_prompt_longer_than_a_small_context(kvist: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_spec(context_length=8))
     assert "the prompt has 9 tokens and the context holds 8" in kvist("generate", "--raw", "-p", "123456789").err
+
+
+def test_several_answers_to_one_prompt(kvist: Command) -> None:
+    settings = ("--temperature", "9", "--seed", "3", "-n", "6", "--ignore-eos")
+    done = kvist("generate", "-p", "Hello", "--choices", "2", "--best-of", "3", "--json", *settings)
+    choices = done.json["choices"]
+    assert [choice["generated_tokens"] for choice in choices] == [6, 6]
+    assert choices[0]["text"] == done.json["text"] != choices[1]["text"]
+    shown = kvist("generate", "-p", "Hello", "--choices", "2", "--best-of", "3", *settings)
+    assert shown.out == f"[1] {choices[0]['text']}\n\n[2] {choices[1]['text']}\n"
+    best = kvist("generate", "-p", "Hello", "--best-of", "3", *settings)
+    assert best.out == choices[0]["text"] + "\n"
+
+
+def test_why_nothing_came_from_the_cache(kvist: Command) -> None:
+    done = kvist("generate", "-p", "Hello", "-n", "2", "--explain", "--json")
+    assert done.json["miss"] == {"kind": "never_stored", "position": 0}
+    assert "from the cache: the first 0 tokens; nothing that goes on like it was stored" in done.err
+    assert (done.json["num_preemptions"], done.json["drafted_tokens"]) == (0, 0)
+    assert done.json["queue_s"] >= 0
+
+
+def test_guessing_ahead_gives_the_same(kvist: Command) -> None:
+    plain = kvist("generate", "-p", "abcabcabcabc", "-n", "60", "--logits-digest", "--json")
+    guessed = kvist("generate", "-p", "abcabcabcabc", "-n", "60", "--logits-digest", "--json", "--speculation", "8")
+    assert guessed.json["logits_sha256"] == plain.json["logits_sha256"]
+    assert plain.json["drafted_tokens"] == 0

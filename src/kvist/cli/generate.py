@@ -69,6 +69,21 @@ class ShowOptions:
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Recompute everything for every token: the proof and the yardstick.")
     ] = False
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why no more of the prompt came from the cache, with the text there.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """How many answers are drawn, and given."""
+
+    choices: Annotated[
+        int | None, typer.Option(metavar="N", help="Give N answers; the prompt is computed once. Default: 1.")
+    ] = None
+    best_of: Annotated[
+        int | None, typer.Option(metavar="M", help="Draw M answers and give the likeliest. Default: those given.")
+    ] = None
 
 
 @command
@@ -81,6 +96,7 @@ def generate(
         int, typer.Option("-n", "--max-tokens", metavar="N", help="The most tokens to generate.")
     ] = SamplingParams().max_tokens,
     sampling: options.SamplingOptions,
+    choosing: ChoiceOptions,
     showing: ShowOptions,
     loading: options.LoadOptions,
     is_json: options.Json = False,
@@ -94,7 +110,13 @@ def generate(
     startup.mark("import")
     out = Output(is_json)
     with open_model(model) as files:
-        params = sampling.params(files.params, max_tokens=max_tokens, logprobs=showing.logprobs)
+        params = sampling.params(
+            files.params,
+            max_tokens=max_tokens,
+            logprobs=showing.logprobs,
+            n=choosing.choices,
+            best_of=choosing.best_of,
+        )
         token_ids = prompting.token_ids(files, text)
         capacity = loading.capacity(files)
         check_fits(files, capacity, token_ids, loading.context, max_tokens=max_tokens, on_limit=loading.limit_kind)
@@ -131,22 +153,35 @@ def _stream(
             params,
             cache=not showing.no_cache,
             digest=showing.logits_digest,
+            explain=showing.explain,
             num_first=num_first,
             is_cancelled=interrupt.is_set,
         )
         for event in generation:
-            if event.index == 0:
+            if event.index == 0 and event.choice == 0:
                 startup.mark("prefill")
-            out.write(event.text)
+            if params.num_choices == 1:
+                out.write(event.text)
     result = generation.result
+    _write_choices(result, params, out)
     out.line()
     for line in report.logprob_lines(result, llm.files.tokenizer):
         out.notice(line)
     ending = report.ending(result, llm.context_length)
     out.notice(report.summary(result) + (f" | {ending}" if ending else ""))
+    if showing.explain:
+        out.notice(report.miss_line(result, llm.files.tokenizer))
     if result.logits_sha256 is not None:
         out.notice(f"logits sha256 {result.logits_sha256}")
     return result
+
+
+def _write_choices(result: Result, params: SamplingParams, out: Output) -> None:
+    """Show what could not be shown as it came: several answers, or the best of several."""
+    if params.n > 1:
+        out.write("\n\n".join(f"[{number}] {choice.text}" for number, choice in enumerate(result.choices, start=1)))
+    elif params.num_choices > 1:
+        out.write(result.text)
 
 
 def _document(llm: LLM, result: Result, startup: Startup) -> dict[str, Any]:

@@ -84,6 +84,13 @@ class SamplingOptions:
         list[int] | None, typer.Option(metavar="ID", help="End at this token; may be repeated.")
     ] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's end tokens.")] = False
+    speculation: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Guess up to N tokens at once where the text repeats itself; the answer is the same. Default: 0.",
+        ),
+    ] = None
 
     def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
         """Return ``defaults`` with what was given here and in ``more``; RequestError for what is out of range."""

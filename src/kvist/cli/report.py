@@ -9,6 +9,7 @@ from kvist.engine.result import Result, TokenLogprobs
 from kvist.units import format_bytes
 
 if TYPE_CHECKING:
+    from kvist.cache.explain import Miss
     from kvist.checkpoint.tokenizer import Tokenizer
 
 
@@ -22,6 +23,8 @@ def summary(result: Result) -> str:
     parts.append(f"{result.generated_tokens} generated{pace}")
     if result.dropped_tokens:
         parts.append(f"{result.dropped_tokens} oldest tokens forgotten")
+    if result.drafted_tokens:
+        parts.append(f"{result.accepted_tokens} of {result.drafted_tokens} guessed tokens were right")
     parts.append(f"KV {format_bytes(result.kv.allocated_bytes)} of {format_bytes(result.kv.pool_bytes)} reserved")
     return " | ".join(parts)
 
@@ -46,16 +49,54 @@ def document(result: Result, tokenizer: Tokenizer | None) -> dict[str, Any]:
         "finish_reason": result.finish_reason,
         "forward_tokens": result.forward_tokens,
         "dropped_tokens": result.dropped_tokens,
+        "queue_s": result.queue_s,
         "ttft_s": result.ttft_s,
         "tpot_s": result.tpot_s,
         "seed": result.seed,
+        "num_preemptions": result.num_preemptions,
+        "drafted_tokens": result.drafted_tokens,
+        "accepted_tokens": result.accepted_tokens,
+        "miss": None if result.miss is None else _miss(result.miss, tokenizer),
         "kv": asdict(result.kv),
     }
     if result.logprobs is not None:
         found["logprobs"] = [_position(entry, tokenizer) for entry in result.logprobs]
     if result.logits_sha256 is not None:
         found["logits_sha256"] = result.logits_sha256
+    if result.choices:
+        found["choices"] = [document(choice, tokenizer) for choice in result.choices]
     return found
+
+
+def _miss(miss: Miss, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """Why no more of the prompt was cached; with the texts around, where these were asked for."""
+    found: dict[str, Any] = {"kind": miss.kind, "position": miss.position}
+    if miss.kind == "evicted":
+        found |= {"evicted_s": miss.evicted_s, "blocks_taken_since": miss.num_taken_since}
+    if miss.ours:
+        sides = {"shared": miss.shared, "ours": miss.ours, "theirs": miss.theirs}
+        found |= {name: tokenizer.decode(list(ids)) if tokenizer else list(ids) for name, ids in sides.items()}
+    return found
+
+
+_MISS = {
+    "off": "reuse is off",
+    "never_stored": "nothing that goes on like it was stored",
+    "differs": "what was stored differs from there on",
+    "evicted": "the rest was evicted",
+    "short": "the rest is in a block that another request is still filling",
+}
+
+
+def miss_line(result: Result, tokenizer: Tokenizer | None) -> str:
+    """Return why no more of the prompt came from the cache, in words."""
+    miss = result.miss
+    if miss is None:
+        return f"all of the prompt but its last token came from the cache ({result.cached_tokens} tokens)"
+    found = _miss(miss, tokenizer)
+    ago = f", {miss.evicted_s:.1f} s ago" if miss.evicted_s is not None else ""
+    sides = f": after {found['shared']!r} comes {found['ours']!r}, not {found['theirs']!r}" if "ours" in found else ""
+    return f"from the cache: the first {miss.position} tokens; {_MISS[miss.kind]}{ago}{sides}"
 
 
 def _position(entry: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ most urgent one day (``policy``), and the most urgent is let in when nobody runs
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import replace
 
 from kvist.cache.kv_cache import KvCache
 from kvist.engine.answer import Answer
@@ -101,7 +102,10 @@ class Scheduler:
         sequence.plan(answer.context)
         answer.sequence, answer.num_recorded = sequence, reuse.num_tokens
         if answer.admitted_s is None:
-            answer.admitted_s, answer.num_cached, answer.miss = now_s, reuse.num_tokens, reuse.miss
+            answer.admitted_s, answer.num_cached = now_s, reuse.num_tokens
+            answer.miss = reuse.miss
+            if reuse.miss is not None and not answer.request.explain:
+                answer.miss = replace(reuse.miss, shared=(), ours=(), theirs=())
 
     def _run(self, answer: Answer) -> None:
         answer.admission = self._num_admitted
