@@ -40,8 +40,10 @@ def fields(names: str) -> Any:
     SPAN_STEP,
     SCRATCH,
     SCRATCH_STRIDE,
+    TALLIES,
+    TALLY_STRIDE,
     GROUPS,
-) = range(13)
+) = range(15)
 """The head of the table.
 
 ``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``, ``SLOTS``:
@@ -49,6 +51,8 @@ lists by row; a *position* counts all tokens of a text and turns queries and key
 sequence's block tables hold, and is what attention walks. ``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first
 slot, sequence) for each attention tile. ``SPANS``: how many spans are attended apart, ``SPAN_STEP`` a chunk, and merged
 later (0: each tile walks its own). ``SCRATCH`` is an offset in ``work``, with ``SCRATCH_STRIDE`` bytes for each thread.
+``TALLIES``: (first row, rows, first slot, sequence, where its sums by slot start for group 0, how far on for the next
+one) of rows whose attention is tallied; each thread's sums are ``TALLY_STRIDE`` numbers on.
 From ``GROUPS`` on, for each layer group: where the list of cells to write starts (by row; a block's id times 16, plus
 the place in it), and where the list of block-table starts (by sequence) is.
 """
@@ -56,6 +60,7 @@ the place in it), and where the list of block-table starts (by sequence) is.
 MAX_GROUPS = 8
 TABLE_HEAD = GROUPS + 2 * MAX_GROUPS
 TILE_FIELDS = 4
+TALLY_FIELDS = 6
 
 STATUS = 0
 """Offset in ``work`` of the status: an int32 that a kernel sets to the line where it met NaN or infinity, plus 1."""

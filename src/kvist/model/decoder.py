@@ -18,11 +18,13 @@ from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
 from kvist.kernels import target
 from kvist.kernels.layout import SCRATCH, SCRATCH_STRIDE, STATUS
+from kvist.kernels.tally import unit_rows
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
 from kvist.model.layers import ModelWeights, load_weights
 from kvist.model.program import Kernels, Program
 from kvist.model.table import Part, lower
+from kvist.model.tallying import Tallying, tallied
 from kvist.model.writer import SPLIT_ROWS, Writer
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.footprint import STEP_TOKENS
@@ -40,11 +42,18 @@ SPLIT_CHUNKS = 1
 class _Workspace:
     """What the decoder keeps for a cache: the programs for few and for many rows, and a work arena.
 
+    ``programs`` are by (few rows, rows whose attention is tallied); the latter only where the writer has them.
+
     Holds the writer's numbers, not the writer: that holds the cache, which would then never be freed.
     """
 
     def __init__(self, writer: Writer) -> None:
-        self.few, self.many = writer.write(is_few=True), writer.write(is_few=False)
+        self.has_tallies = writer.has_tallies
+        self.programs = {
+            (is_few, has_tallies): writer.write(is_few=is_few, has_tallies=has_tallies)
+            for is_few in (True, False)
+            for has_tallies in ((False, True) if writer.has_tallies else (False,))
+        }
         self.tile_rows = writer.tile_rows
         self.scratch, self.scratch_bytes = writer.scratch, writer.scratch_bytes
         self.logits, self.logits_stride = writer.logits, writer.logits_stride
@@ -112,7 +121,8 @@ class Decoder:
             NumericsError: NaN or infinity came up; the sequences are as before the call.
         """
         with self._lock:
-            space = self._workspace(parts[0].sequence.cache)
+            is_scored = any(part.sequence.retention.is_scored for part in parts)
+            space = self._workspace(parts[0].sequence.cache, has_tallies=is_scored)
             grown: list[Part] = []
             try:
                 for part in parts:
@@ -131,10 +141,10 @@ class Decoder:
         """End the threads."""
         self._team.close()
 
-    def _workspace(self, cache: KvCache) -> _Workspace:
-        """The cache's own, made and its kernels compiled at first."""
+    def _workspace(self, cache: KvCache, *, has_tallies: bool = False) -> _Workspace:
+        """The cache's own, made and its kernels compiled at first, and again when attention is first to be tallied."""
         space = self._workspaces.get(cache)
-        if space is None:
+        if space is None or (has_tallies and not space.has_tallies):
             writer = Writer(
                 self.spec,
                 self.decoder_spec,
@@ -143,11 +153,17 @@ class Decoder:
                 self._kernels,
                 max_rows=self.step_tokens,
                 num_threads=self.num_threads,
+                has_tallies=has_tallies or cache.spec.retention.is_scored,
             )
             space = _Workspace(writer)
             self._kernels.compile()
             self._workspaces[cache] = space
         return space
+
+    @property
+    def _unit_rows(self) -> int:
+        """Rows of a piece whose attention is tallied."""
+        return min(unit_rows(layer.num_heads // layer.num_kv_heads) for layer in self.spec.layers)
 
     def _check(self, part: Part) -> None:
         end = part.sequence.num_tokens + len(part.token_ids)
@@ -165,19 +181,22 @@ class Decoder:
         assert lowered.num_rows <= self.step_tokens, (lowered.num_rows, self.step_tokens)
         space.make_room(lowered.num_outputs)
         lowered.table[SCRATCH], lowered.table[SCRATCH_STRIDE] = space.scratch, space.scratch_bytes
-        program = space.few if lowered.num_rows < FEW_ROWS else space.many
+        tallying = Tallying(lowered.table, tallied(parts), num_threads=self.num_threads, unit_rows=self._unit_rows)
+        program = space.programs[lowered.num_rows < FEW_ROWS, tallying.num_units > 0]
         control = program.control(
             num_rows=lowered.num_rows,
             num_split_rows=lowered.num_split_rows,
             num_outputs=lowered.num_outputs,
             num_tile_parts=lowered.num_tile_parts,
+            num_tallies=tallying.num_units,
         )
         cache = parts[0].sequence.cache.store.arena
         self._team.run(
-            self._kernels.addresses, program.table, control, lowered.table, self.weights.arena, cache, space.work
+            self._kernels.addresses, program.table, control, tallying.table, self.weights.arena, cache, space.work
         )
         self._check_status(space, program)
         logits = self._logits(space, lowered.num_outputs)
+        tallying.give()
         return logits.copy() if is_copied else logits
 
     def _logits(self, space: _Workspace, num_outputs: int) -> npt.NDArray[np.float32]:

@@ -37,6 +37,7 @@ class Counts:
 
     ``split_rows``: for each row whose spans are attended apart. ``outputs``: for each row of logits. ``tiles``: for
     each part of an attention tile. ``fixed``: in each pass. ``if_outputs``: in each that has rows of logits.
+    ``tallies``: for some rows each whose attention is tallied.
     """
 
     rows: int = 0
@@ -45,6 +46,7 @@ class Counts:
     tiles: int = 0
     fixed: int = 0
     if_outputs: int = 0
+    tallies: int = 0
 
 
 @dataclass
@@ -121,15 +123,19 @@ class Program:
         return np.array(self._lines, np.int64)
 
     def control(
-        self, *, num_rows: int, num_split_rows: int, num_outputs: int, num_tile_parts: int
+        self, *, num_rows: int, num_split_rows: int, num_outputs: int, num_tile_parts: int, num_tallies: int = 0
     ) -> npt.NDArray[np.int64]:
-        """A fresh control block for a pass of so many rows, rows attended apart, rows of logits, and parts of tiles."""
-        key = (num_rows, num_split_rows, num_outputs, num_tile_parts)
+        """A fresh control block for a pass of so many rows, rows attended apart, rows of logits, and parts of tiles.
+
+        ``num_tallies`` counts pieces of the rows whose attention is tallied.
+        """
+        key = (num_rows, num_split_rows, num_outputs, num_tile_parts, num_tallies)
         if key not in self._controls:
             if len(self._controls) >= MAX_CONTROLS:
                 self._controls.clear()
             control = np.zeros(CONTROL_HEAD + len(self._lines) * COUNTERS, np.int64)
-            numbers = np.array(astuple(Counts(*key, fixed=1, if_outputs=int(num_outputs > 0))), np.int64)
+            counts = Counts(*key[:4], fixed=1, if_outputs=int(num_outputs > 0), tallies=num_tallies)
+            numbers = np.array(astuple(counts), np.int64)
             control[CONTROL_HEAD + CHUNKS :: COUNTERS] = np.array(self._counts, np.int64) @ numbers
             self._controls[key] = control
         return self._controls[key].copy()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans
+from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, tally
 from kvist.kernels.layout import FIRST_FIELD, GROUP, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
 from kvist.model.program import Key, Program
 from kvist.spec.cache import BLOCK_TOKENS
@@ -171,6 +171,13 @@ def _attention(at: Columns, constants: tuple[int, ...], limits: Limits) -> Exten
     yield Extent("scratch", 0, attention.scratch_bytes(dim, limits.tile_rows * share))
 
 
+def _tally(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    dim, k_codec, v_codec, share = constants
+    yield from _stored(at, dim, k_codec, v_codec, limits)
+    yield from _queries(at, dim, limits)
+    yield Extent("scratch", 0, tally.scratch_bytes(limits.num_spans, share))
+
+
 def _finish(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     (dim,) = constants
     yield from _attended(at, dim, at.heads, limits)
@@ -195,6 +202,7 @@ EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int
     matmul.matmul_kernel: (matmul.MM, _matmul),
     blocks.append_kernel: (blocks.AP, _append),
     attention.attention_kernel: (attention.AT, _attention),
+    tally.tally_kernel: (tally.TALLY, _tally),
     attention.finish_kernel: (attention.FIN, _finish),
     elementwise.activation_kernel: (elementwise.ACT, _activation),
 }

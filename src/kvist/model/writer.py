@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
-from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, target
+from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, tally, target
 from kvist.kernels.layout import GROUP, SPAN_TOKENS, padded, quantised_row_bytes
 from kvist.model import ranges
 from kvist.model.families import DecoderSpec
@@ -53,9 +53,11 @@ class Writer:
         *,
         max_rows: int,
         num_threads: int,
+        has_tallies: bool = False,
     ) -> None:
         self.model, self.spec, self.weights, self.cache = model, spec, weights, cache
         self.kernels, self.num_threads, self.max_rows = kernels, num_threads, max_rows
+        self.has_tallies = has_tallies
         self.tile_rows = tile_rows(model.layers[0])
         self.num_spans = -(-cache.num_tokens // SPAN_TOKENS)
         self._place()
@@ -90,15 +92,23 @@ class Writer:
         """Scratch that a thread needs: a row of the widest norm or activation, or a tile of attention."""
         queries = max(self.tile_rows * layer.num_heads // layer.num_kv_heads for layer in self.model.layers)
         dims = max(layer.k_dim for layer in self.model.layers)
-        return max(4 * max(self.wide, self.mlp), attention.scratch_bytes(dims, queries), 8 * dims)
+        tally_bytes = 0
+        if self.has_tallies:
+            shares = [layer.num_heads // layer.num_kv_heads for layer in self.model.layers]
+            tally_bytes = max(tally.scratch_bytes(self.num_spans, share) for share in shares)
+        return max(tally_bytes, 4 * max(self.wide, self.mlp), attention.scratch_bytes(dims, queries), 8 * dims)
 
-    def write(self, *, is_few: bool) -> Program:
-        """The program for passes of few rows, or of many: they differ in how matrices are divided into chunks."""
+    def write(self, *, is_few: bool, has_tallies: bool = False) -> Program:
+        """The program for passes of few rows, or of many: they differ in how matrices are divided into chunks.
+
+        ``has_tallies``: for passes with rows whose attention is tallied, which a writer that has them can write.
+        """
+        assert self.has_tallies or not has_tallies
         program = Program()
         self._embed(program)
         for number, (layer, weights) in enumerate(zip(self.model.layers, self.weights.layers, strict=True)):
             program.layer = number
-            self._attention(program, layer, weights, self.cache.store.places[number], is_few)
+            self._attention(program, layer, weights, self.cache.store.places[number], is_few, has_tallies)
             self._mlp(program, weights, is_few)
         program.layer = -1
         placed = [(self.weights.output, 0)]
@@ -208,11 +218,19 @@ class Writer:
         return -(-matrix.num_panels // (a_thread * self.num_threads))
 
     def _attention(
-        self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace, is_few: bool
+        self,
+        program: Program,
+        layer: LayerSpec,
+        weights: LayerWeights,
+        place: LayerPlace,
+        is_few: bool,
+        has_tallies: bool,
     ) -> None:
         rows = self._norm(program, weights.attention_norm, weights.qkv)
         self._matmul(program, weights.qkv, rows, self.qkv, self.qkv_stride, is_few)
         self._append(program, layer, weights, place)
+        if has_tallies:
+            self._tally(program, layer, place)
         rows = self._attend(program, layer, place, is_quantised=is_quantised_input(weights.attention_output))
         self._matmul(program, weights.attention_output, rows, self.x, self.wide * 4, is_few, adds=True)
 
@@ -245,6 +263,13 @@ class Writer:
         }
         kernel = self.kernels.number(blocks.append_kernel, layer.k_dim, *self._codecs())
         program.add(kernel, Counts(rows=layer.num_kv_heads), blocks.AP, values)
+
+    def _tally(self, program: Program, layer: LayerSpec, place: LayerPlace) -> None:
+        """Beside attention, which reads the same queries and keys: nobody waits for it before the next layer."""
+        share = layer.num_heads // layer.num_kv_heads
+        kernel = self.kernels.number(tally.tally_kernel, layer.k_dim, *self._codecs(), share)
+        counts = Counts(tallies=layer.num_kv_heads)
+        program.add(kernel, counts, tally.TALLY, self._heads(layer, place), has_barrier=False)
 
     def _attend(self, program: Program, layer: LayerSpec, place: LayerPlace, *, is_quantised: bool) -> Input:
         """Attention, then what ends it: spans attended apart are merged, and rows quantised that no tile could.
