@@ -6,7 +6,8 @@ is StreamingLLM's "position in the cache"; keys are rotated once, where they sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,40 +35,53 @@ def rotate(x: Array, positions: Array, config: GptConfig) -> Array:
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def forward(weights: Weights, config: GptConfig, token_ids: Sequence[int], retention: RetentionSpec) -> Array:
-    """Return the logits of every token.  # [T, V]"""
+@dataclass(frozen=True)
+class Seen:
+    """What each query (row) sees of each key (column): ``visible``; ``sinks`` of these as if it stood at ``cap``."""
+
+    visible: Array
+    sinks: Array
+    cap: int
+
+
+def seen_by(retention: RetentionSpec, window: int | None, length: int) -> Seen:
+    """What queries of a layer with a window of its own (None: none) see under all, a window, or sinks and a window."""
+    positions = np.arange(length)
+    is_on = (positions >= retention.starts_at)[:, None] & retention.is_bounded
+    age = positions[:, None] - positions
+    causal = age >= 0
+    sinks = causal & is_on & (positions < (retention.num_sinks if window is None else 0))
+    visible = causal & (sinks | ~is_on | (age < retention.num_kept)) & (age < (window or length))
+    return Seen(visible, sinks, retention.num_sinks + retention.num_kept - 1)
+
+
+def forward(
+    weights: Weights, config: GptConfig, token_ids: Sequence[int], seen: Callable[[int | None, int], Seen]
+) -> Array:
+    """Return the logits of every token [T, V]; ``seen`` is asked for each layer's window and the text's length."""
     x = weights["embed"][np.asarray(token_ids)]
     if config.positions == "learned":
         x = x + weights["positions"][: len(token_ids)]
     for number in range(config.num_layers):
-        x = x + _attention(x, weights, config, number, retention)
+        window = config.windows[number] if config.windows else None
+        x = x + _attention(x, weights, config, f"layers.{number}.", seen(window, len(x)))
         x = x + mlp_layer(x, weights, config, f"layers.{number}.")
     return linear(normalise(x, weights, "norm", config), weights, "output" if "output" in weights else "embed")
 
 
-def _attention(x: Array, weights: Weights, config: GptConfig, number: int, retention: RetentionSpec) -> Array:
-    at, own = f"layers.{number}.", config.windows[number] if config.windows else None
+def _attention(x: Array, weights: Weights, config: GptConfig, at: str, seen: Seen) -> Array:
     x = normalise(x, weights, at + "attn_norm", config)
     q = split_heads(linear(x, weights, at + "q"), config.num_heads)
     k, v = (split_heads(linear(x, weights, at + name), config.num_kv_heads) for name in "kv")
     if at + "q_norm" in weights:
         q, k = normalise(q, weights, at + "q_norm", config), normalise(k, weights, at + "k_norm", config)
-    positions = np.arange(len(x))
-    starts = positions >= retention.starts_at
-    sinks = np.where(starts & (own is None), retention.num_sinks, 0)
-    near, far = q, q
+    positions, far = np.arange(len(x)), q
     if config.positions == "rotary":
-        capped = np.where(sinks > 0, np.minimum(positions, retention.num_sinks + retention.num_kept - 1), positions)
-        k, near, far = rotate(k, positions, config), rotate(q, positions, config), rotate(q, capped, config)
+        far = rotate(q, np.minimum(positions, seen.cap), config)
+        q, k = rotate(q, positions, config), rotate(k, positions, config)
     k, v = (np.repeat(part, config.num_heads // config.num_kv_heads, axis=0) for part in (k, v))
-    is_sink = positions[None] < sinks[:, None]  # [T, S]
-    scores = np.where(is_sink, far @ k.swapaxes(1, 2), near @ k.swapaxes(1, 2)) / np.sqrt(config.head_dim).astype(
+    scores = np.where(seen.sinks, far @ k.swapaxes(1, 2), q @ k.swapaxes(1, 2)) / np.sqrt(config.head_dim).astype(
         q.dtype
     )
-    window = np.full(len(x), own or len(x))
-    if retention.is_bounded:
-        window = np.where(starts, np.minimum(window, retention.num_kept), window)
-    age = positions[:, None] - positions
-    visible = (age >= 0) & ((age < window[:, None]) | is_sink)
-    mixed = softmax(np.where(visible, scores, -np.inf)) @ v
+    mixed = softmax(np.where(seen.visible, scores, -np.inf)) @ v
     return linear(mixed.swapaxes(0, 1).reshape(len(x), -1), weights, at + "o")

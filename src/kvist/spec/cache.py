@@ -29,7 +29,7 @@ CODECS: tuple[str, ...] = ("f32", "bf16")
 PRICED_CODECS: tuple[str, ...] = ("f32", "bf16", "int8", "int4")
 """Codecs whose bytes are known here, for plans."""
 
-RETENTIONS: tuple[str, ...] = ("all",)
+RETENTIONS: tuple[str, ...] = ("all", "h2o", "snapkv")
 """Kinds of retention that the engine has; ``spec.retention`` knows what all of them take."""
 
 _BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
