@@ -29,6 +29,7 @@ PLACES = {
     "append_kernel": ("q", "k", "v", "qkv", "scale", "eps"),
     "attention_kernel": ("q", "k", "v", "out", "parts"),
     "finish_kernel": ("out", "parts"),
+    "tally_kernel": ("q", "k", "v"),
     "activation_kernel": ("gate", "out"),
 }
 SIZES = {
@@ -38,6 +39,7 @@ SIZES = {
     "append_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "qkv_stride", "kv_heads"),
     "attention_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "out_stride", "kv_heads"),
     "finish_kernel": ("out_stride", "heads"),
+    "tally_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "kv_heads"),
     "activation_kernel": ("stride", "width"),
 }
 OPTIONAL = {
@@ -57,7 +59,16 @@ def loaded(family: str, number: int, directory: Path, weights: str | None = None
 
 
 def writer_of(decoder: Decoder, cache: KvCache) -> Writer:
-    return Writer(decoder.spec, decoder.decoder_spec, decoder.weights, cache, Kernels(), max_rows=256, num_threads=2)
+    return Writer(
+        decoder.spec,
+        decoder.decoder_spec,
+        decoder.weights,
+        cache,
+        Kernels(),
+        max_rows=256,
+        num_threads=2,
+        has_tallies=True,
+    )
 
 
 def cache_of(decoder: Decoder) -> KvCache:
@@ -82,9 +93,9 @@ def lines(program: Program, writer: Writer) -> Iterator[tuple[int, str]]:
 def wrong(writer: Writer, column_names: dict[str, tuple[str, ...]], number: int) -> Iterator[tuple[str, str]]:
     """Each kernel's columns that may be set to ``number`` in its last line without the check noticing."""
     columns = {make.__name__: columns for make, (columns, _) in ranges.EXTENTS.items()}
-    for line, name in lines(writer.write(is_few=True), writer):
+    for line, name in lines(writer.write(is_few=True, has_tallies=True), writer):
         for column in column_names.get(name, ()):
-            program = writer.write(is_few=True)
+            program = writer.write(is_few=True, has_tallies=True)
             at = getattr(columns[name], column)
             if column_names is OPTIONAL and program.table[line, at] < 0:
                 continue
@@ -102,7 +113,7 @@ def test_every_family_stays_inside(family: str, number: int, tmp_path: Path) -> 
     decoder = loaded(family, number, tmp_path)
     writer = writer_of(decoder, cache_of(decoder))
     for is_few in (True, False):
-        ranges.check(writer.write(is_few=is_few), writer.kernels.keys, writer.limits)
+        ranges.check(writer.write(is_few=is_few, has_tallies=True), writer.kernels.keys, writer.limits)
 
 
 @pytest.mark.parametrize("columns", [PLACES, SIZES, OPTIONAL])
@@ -120,14 +131,14 @@ def test_every_arena_is_taken_to_its_end(writers: list[Writer], field: str) -> N
     for writer in writers:
         limits = replace(writer.limits, **{field: getattr(writer.limits, field) - 4096})
         with pytest.raises(AssertionError, match="kernel"):
-            ranges.check(writer.write(is_few=False), writer.kernels.keys, limits)
+            ranges.check(writer.write(is_few=False, has_tallies=True), writer.kernels.keys, limits)
 
 
 def test_every_kernel_and_place_occurs(writers: list[Writer]) -> None:
     found, optional = set(), set()
     columns = {make.__name__: columns for make, (columns, _) in ranges.EXTENTS.items()}
     for writer in writers:
-        program = writer.write(is_few=True)
+        program = writer.write(is_few=True, has_tallies=True)
         for line, name in lines(program, writer):
             found.add(name)
             optional |= {

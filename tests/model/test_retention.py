@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from proof.cases import CASES, Case
 from proof.ground import differing
-from tiny.bounded import Seen, forward
+from tiny.bounded import Seen, forward_seeing
 from tiny.compare import row_errors
 from tiny.lesson import lesson
 from tiny.stream import Stream
@@ -182,7 +182,7 @@ def test_what_was_kept_is_what_is_seen(ground: Ground, expected: dict[str, Logit
         step(ground.decoder, sequence, ground.text, 1)
     weights, config = lesson(ground.case.model)
     seen = Seen(visible, np.zeros_like(visible), 0)
-    oracle = forward(weights, config, ground.text, lambda _window, _length: seen)
+    oracle = forward_seeing(weights, config, ground.text, lambda _window, _length: seen)
     assert row_errors(expected[str(kept)], oracle).max() < 1e-5
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,12 @@ def seen_by(retention: RetentionSpec, window: int | None, length: int) -> Seen:
     return Seen(visible, sinks, retention.num_sinks + retention.num_kept - 1)
 
 
-def forward(
+def forward(weights: Weights, config: GptConfig, token_ids: Sequence[int], retention: RetentionSpec) -> Array:
+    """Return the logits of every token under all, a window, or sinks and a window.  # [T, V]"""
+    return forward_seeing(weights, config, token_ids, partial(seen_by, retention))
+
+
+def forward_seeing(
     weights: Weights, config: GptConfig, token_ids: Sequence[int], seen: Callable[[int | None, int], Seen]
 ) -> Array:
     """Return the logits of every token [T, V]; ``seen`` is asked for each layer's window and the text's length."""
