@@ -26,7 +26,7 @@ def test_info(kvist: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["layer_groups"][0]["window"] == 40
     assert (found["vocab_size"], found["tokenizer_vocab_size"], found["end_token_ids"]) == (264, 258, [257])
     text = kvist("info", "some").out
-    for part in ("fake.gguf", "llama, 2 layers", "256 tokens", "window of 40", "with a chat template", "a block of 16"):
+    for part in ("fake.gguf", "llama, 2 layers", "256 tokens", "2 window of 40", "default (", "a block of 16"):
         assert part in text
 
 

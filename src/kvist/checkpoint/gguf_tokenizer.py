@@ -36,6 +36,8 @@ class _Core:
     backend: Backend
     spelling: TokenSpelling
     adds_bos: bool
+    kind: str
+    pre_tokenizer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,14 @@ def read_gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Tokenizer
         chat_templates=vocabulary.chat_templates,
         template_tokens={name: tokens[ids[role]] for role, name in _TEMPLATE_TOKENS.items() if role in ids},
         silent_token_ids=frozenset(vocabulary.ids_of(TokenType.UNUSED)),
+        kind=core.kind,
+        pre_tokenizer=core.pre_tokenizer,
     )
 
 
 def _byte_level(keys: TokenizerKeys, vocabulary: GgufVocabulary, _: frozenset[int]) -> _Core:
-    rules = pretokenizer_named(keys.text("pre") or "default")
+    pre = keys.text("pre") or "default"
+    rules = pretokenizer_named(pre)
     merges = keys.merges()
     token_ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
     try:  # a dict and tuples are the library's fastest way in: half the time of a tokenizer.json
@@ -101,7 +106,7 @@ def _byte_level(keys: TokenizerKeys, vocabulary: GgufVocabulary, _: frozenset[in
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    return _Core(backend, TokenSpelling(Spelling.BYTE_LEVEL), adds_bos=rules.add_bos)
+    return _Core(backend, TokenSpelling(Spelling.BYTE_LEVEL), rules.add_bos, "byte-level BPE", pre)
 
 
 def _space_marked(keys: TokenizerKeys, vocabulary: GgufVocabulary, control_ids: frozenset[int]) -> _Core:
@@ -112,7 +117,8 @@ def _space_marked(keys: TokenizerKeys, vocabulary: GgufVocabulary, control_ids: 
         backend = space_marked_backend(scored, control_ids, vocabulary.ids.get("unknown"), prefix)
     except CheckpointError as error:
         raise keys.damaged(str(error)) from None
-    return _Core(backend, TokenSpelling(Spelling.SPACE_MARKED, strips_leading_space=has_prefix), adds_bos=True)
+    spelling = TokenSpelling(Spelling.SPACE_MARKED, strips_leading_space=has_prefix)
+    return _Core(backend, spelling, adds_bos=True, kind="SentencePiece BPE")
 
 
 _KINDS = {

@@ -69,6 +69,7 @@ def read_huggingface_tokenizer(
         template_tokens=tokens,
         silent_token_ids=raw.silent_token_ids,
         prefixes_text=raw.prefixes_text,
+        kind=raw.kind,
     )
 
 
@@ -78,7 +79,9 @@ def _read_raw(directory: Path, settings: Mapping[str, object]) -> RawTokenizer |
     if path.exists():
         backend = _load_backend(path)
         decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else None
-        return RawTokenizer(backend, spelling_of_decoder(decoder))
+        spelling = spelling_of_decoder(decoder)
+        kind = f"{spelling.spelling.value} {type(backend.model).__name__}"
+        return RawTokenizer(backend, spelling, kind=kind)
     if (directory / SENTENCEPIECE_NAME).exists():
         return read_sentencepiece_tokenizer(directory, settings)
     for name in _OTHER_NAMES:

@@ -75,6 +75,7 @@ def read_sentencepiece_tokenizer(directory: Path, settings: Mapping[str, object]
         eos_token_id=model.eos_id,
         silent_token_ids=frozenset(np.flatnonzero(vocabulary.types == TokenType.UNUSED).tolist()),
         prefixes_text=prefix is SpacePrefix.FIRST,
+        kind="SentencePiece BPE",
     )
 
 

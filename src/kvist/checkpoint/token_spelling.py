@@ -35,8 +35,8 @@ _CHARACTER_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARAC
 class Spelling(Enum):
     """The two ways in which a vocabulary writes bytes."""
 
-    BYTE_LEVEL = "byte level"
-    SPACE_MARKED = "space marked"
+    BYTE_LEVEL = "byte-level"
+    SPACE_MARKED = "space-marked"
 
 
 @dataclass(frozen=True)

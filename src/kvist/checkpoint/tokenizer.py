@@ -42,11 +42,13 @@ class Tokenizer:
     `vocab_size` is one more than the highest id: the model's output may be wider (padding), and ids without a
     token stand for no text. `special_tokens` maps the names that a text may only use with `parse_special` to their
     ids; `eos_token_ids` end a reply. `chat_template` is the default one of `chat_templates`, or None;
-    `template_tokens` are the variables (`bos_token` ...) that it expects.
+    `template_tokens` are the variables (`bos_token` ...) that it expects. `kind` and `pre_tokenizer` are for showing.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:
         self.vocab_size = parts.vocab_size
+        self.kind = parts.kind
+        self.pre_tokenizer = parts.pre_tokenizer
         self.bos_token_id = parts.bos_token_id
         self.eos_token_ids = parts.eos_token_ids
         self.chat_templates: Mapping[str, str] = dict(parts.chat_templates)

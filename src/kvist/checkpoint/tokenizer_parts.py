@@ -36,6 +36,7 @@ class TokenizerParts:
     `silent_token_ids` stand for no text (padding of the vocabulary). `prefixes_text`: a text is encoded behind a space
     unless it begins with a special token, which the backend doesn't see to. `chat_templates` maps a name, usually
     `default` alone, to a Jinja template; `template_tokens` are the variables such as `bos_token` that it reads.
+    `kind` and `pre_tokenizer` are words to show: "byte-level BPE" and a GGUF file's name for what cuts text.
     """
 
     backend: Backend
@@ -47,6 +48,8 @@ class TokenizerParts:
     template_tokens: Mapping[str, str] = field(default_factory=dict)
     silent_token_ids: frozenset[int] = frozenset()
     prefixes_text: bool = False
+    kind: str = ""
+    pre_tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         named = [*self.eos_token_ids, *([] if self.bos_token_id is None else [self.bos_token_id])]
@@ -63,6 +66,7 @@ class RawTokenizer:
     eos_token_id: int | None = None
     silent_token_ids: frozenset[int] = frozenset()
     prefixes_text: bool = False
+    kind: str = ""
 
 
 def end_of_turn_ids(control_tokens: Iterable[tuple[int, str]]) -> frozenset[int]:

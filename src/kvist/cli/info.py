@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvist.cli import options
 from kvist.cli.flatten import flattened
+from kvist.cli.model_facts import model_facts
 from kvist.cli.output import Output, command
-from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, allocated_bytes, bytes_per_token, layer_groups
+from kvist.spec.cache import BLOCK_TOKENS, CacheSpec
 from kvist.units import format_bytes
-
-if TYPE_CHECKING:
-    from kvist.engine.files import ModelFiles
 
 
 @command
@@ -27,88 +24,94 @@ def info(
 
     out = Output(is_json)
     with open_model(model) as files:
-        facts = _facts(files, CacheSpec(kv))
-    for line in _lines(facts):
-        out.line(line)
+        facts = model_facts(files, CacheSpec(kv))
+    for name, value in _rows(facts):
+        out.line(f"{name:<13} {_on_one_line(value)}")
     out.finish(facts)
 
 
-def _facts(files: ModelFiles, cache: CacheSpec) -> dict[str, Any]:
-    spec, tokenizer = files.spec, files.tokenizer
-    types: Counter[str] = Counter()
-    for tensor in files.checkpoint.tensors.values():
-        types[tensor.type] += tensor.num_bytes
-    return {
-        "model": files.name,
-        "path": str(files.checkpoint.path),
-        "format": files.checkpoint.format,
-        "architecture": spec.architecture,
-        "num_layers": spec.num_layers,
-        "width": spec.width,
-        "mlp_width": spec.mlp_width,
-        "vocab_size": spec.vocab_size,
-        "context_length": spec.context_length,
-        "is_tied": spec.is_tied,
-        "weights_bytes": files.weights_bytes,
-        "weight_types": dict(types.most_common()),
-        "layer_groups": [_group(group.layer, len(group.layers)) for group in layer_groups(spec, cache)],
-        "tokenizer_vocab_size": tokenizer.vocab_size if tokenizer else None,
-        "end_token_ids": sorted(files.end_token_ids),
-        "has_chat_template": files.has_template,
-        "kv": {
-            "k": cache.k_codec,
-            "v": cache.v_codec,
-            "bytes_per_token": bytes_per_token(spec, cache),
-            "block_bytes": sum(group.block_bytes for group in layer_groups(spec, cache)),
-            "context_bytes": allocated_bytes(spec, cache, spec.context_length),
-        },
-    }
+def _on_one_line(value: str) -> str:
+    """Names come from files and may hold anything; what doesn't print becomes an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
 
 
-def _group(layer: Any, num_layers: int) -> dict[str, Any]:
-    return {
-        "kind": layer.kind,
-        "num_layers": num_layers,
-        "num_heads": layer.num_heads,
-        "num_kv_heads": layer.num_kv_heads,
-        "k_dim": layer.k_dim,
-        "v_dim": layer.v_dim,
-        "window": layer.window,
-    }
-
-
-def _lines(facts: dict[str, Any]) -> list[str]:
+def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     types = ", ".join(f"{name} {format_bytes(size)}" for name, size in facts["weight_types"].items())
-    kv = facts["kv"]
-    tokenizer = "none" if facts["tokenizer_vocab_size"] is None else f"{facts['tokenizer_vocab_size']} tokens"
-    rows = [
+    sizes = f"{facts['num_layers']} layers, width {facts['width']}, MLP {facts['mlp_width']}"
+    return [
         ("model", facts["model"]),
         ("path", f"{facts['path']} ({facts['format']})"),
-        ("architecture", f"{facts['architecture']}, {facts['num_layers']} layers, width {facts['width']}"),
+        ("family", f"{facts['architecture']}, {sizes}, {facts['num_parameters']:,} parameters"),
+        *(("layers", _layers(layer)) for layer in facts["layers"]),
+        ("positions", _positions(facts["rope"])),
+        ("context", f"{facts['context_length']} tokens"),
         (
             "vocabulary",
             f"{facts['vocab_size']}, output {'tied to' if facts['is_tied'] else 'apart from'} the embedding",
         ),
-        ("context", f"{facts['context_length']} tokens"),
         ("weights", f"{format_bytes(facts['weights_bytes'])}: {types}"),
-        ("tokenizer", f"{tokenizer}, {'with' if facts['has_chat_template'] else 'without'} a chat template"),
+        *_tokenizer_rows(facts),
+        ("chat template", _templates(facts["chat_templates"])),
+        ("KV cache", _cache(facts["kv"])),
     ]
-    rows += [("attention", _attention(group)) for group in facts["layer_groups"]]
-    sizes = ", ".join(
-        f"{format_bytes(kv[name])} {what}"
-        for name, what in (
-            ("bytes_per_token", "a token"),
-            ("block_bytes", f"a block of {BLOCK_TOKENS}"),
-            ("context_bytes", "for the whole context"),
-        )
-    )
-    rows.append(("KV cache", f"K {kv['k']}, V {kv['v']}: {sizes}"))
-    return [f"{name:<13} {value}" for name, value in rows]
 
 
-def _attention(group: dict[str, Any]) -> str:
-    window = "" if group["window"] is None else f", window of {group['window']} tokens"
-    return (
-        f"{group['num_layers']} layers, {group['num_heads']} heads over {group['num_kv_heads']} KV heads of "
-        f"{group['k_dim']}{window}"
-    )
+def _layers(layer: dict[str, Any]) -> str:
+    kind, number = layer["kind"], layer["num_layers"]
+    if kind in ("none", "recurrent"):
+        return f"{number} {'recurrent' if kind == 'recurrent' else 'without attention'}"
+    window = "" if layer["window"] is None else f" of {layer['window']} tokens"
+    widths = str(layer["k_dim"]) if layer["v_dim"] in (0, layer["k_dim"]) else f"{layer['k_dim']} and {layer['v_dim']}"
+    return f"{number} {kind}{window}, {layer['num_heads']} heads over {layer['num_kv_heads']} KV heads of {widths}"
+
+
+def _positions(rope: dict[str, Any] | None) -> str:
+    if rope is None:
+        return "not rotary, or by the family's defaults"
+    base = "the family's default" if rope["base"] is None else f"{rope['base']:g}"
+    parts = [f"rotary, base {base}"]
+    if rope["local_base"] is not None:
+        parts.append(f"{rope['local_base']:g} in window layers")
+    if rope["scaling"] != "default":
+        factor = "" if rope["factor"] is None else f" x {rope['factor']:g}"
+        original = rope["original_context_length"]
+        parts.append(f"scaling {rope['scaling']}{factor}" + (f" from {original} tokens" if original else ""))
+    if rope["rotated_share"] != 1:
+        parts.append(f"{rope['rotated_share']:g} of each head")
+    if rope["num_layers_without"]:
+        parts.append(f"none in {rope['num_layers_without']} layers")
+    return ", ".join(parts)
+
+
+def _tokenizer_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    tokenizer = facts["tokenizer"]
+    if tokenizer is None:
+        return [("tokenizer", "none")]
+    pre = f", pre-tokenizer {tokenizer['pre_tokenizer']}" if tokenizer["pre_tokenizer"] else ""
+    adds = [name for key, name in (("adds_bos", "BOS before"), ("adds_eos", "EOS behind")) if tokenizer[key]]
+    bos = "none" if tokenizer["bos"] is None else _token(tokenizer["bos"])
+    ends = ", ".join(map(_token, tokenizer["ends"])) or "none"
+    return [
+        (
+            "tokenizer",
+            f"{tokenizer['kind']}{pre}, {tokenizer['vocab_size']} tokens, {tokenizer['num_special']} special",
+        ),
+        ("", f"BOS {bos}; ends {ends}; a text gets {' and '.join(adds) or 'neither'}"),
+    ]
+
+
+def _token(named: dict[str, Any]) -> str:
+    from kvist.checkpoint.files import quote
+
+    return f"{named['id']} {quote(named['text'])}"
+
+
+def _templates(templates: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({size} characters)" for name, size in templates.items()) or "none"
+
+
+def _cache(kv: dict[str, Any]) -> str:
+    sizes = {"bytes_per_token": "a token", "block_bytes": f"a block of {BLOCK_TOKENS}"}
+    sizes["context_bytes"] = "for the whole context"
+    shown = ", ".join(f"{format_bytes(kv[name])} {what}" for name, what in sizes.items())
+    return f"K {kv['k']}, V {kv['v']}: {shown}"
