@@ -256,6 +256,11 @@ class Sequence:
             return range(end)
         return range(end - 1 if num_new and self.num_slots % BLOCK_TOKENS else end, end)
 
+    def most_rows(self, num_rows: int) -> int:
+        """How many of the next ``num_rows`` tokens may enter in one pass: none past where something is decided."""
+        stop = self.retention.next_stop(self.num_tokens, self.prompt_tokens)
+        return num_rows if stop is None else min(num_rows, stop - self.num_tokens)
+
     def _will_choose(self, num_new: int) -> bool:
         """Whether ``drop_unseen`` will move tokens, were there ``num_new`` more."""
         num_tokens = self.num_tokens + num_new
@@ -339,6 +344,7 @@ class Sequence:
     def _choose(self) -> None:
         """Move what is kept to the front, by group, and give back the blocks behind it."""
         left = self.retention.num_slots(self.num_tokens, self.prompt_tokens)
+        assert left == self.retention.num_kept, (self.num_tokens, left, "a pass went past where tokens are chosen")
         for group, (found, table, pool) in enumerate(zip(self.attended, self.tables, self.cache.pools, strict=True)):
             source, target = (
                 [(table[slot // BLOCK_TOKENS], slot % BLOCK_TOKENS) for slot in slots.tolist()]

@@ -112,9 +112,9 @@ class Candidate:
         self._cache = KvCache(decoder.spec, spec, num_tokens=num_tokens, step_tokens=decoder.step_tokens)
 
     @contextmanager
-    def sequence(self) -> Iterator[Sequence]:
-        """Give an empty sequence; its blocks come back at the end."""
-        sequence = self._cache.new_sequence(is_shared=False)
+    def sequence(self, prompt_tokens: int) -> Iterator[Sequence]:
+        """Give an empty sequence; its blocks come back at the end. ``prompt_tokens`` is where ``snapkv`` chooses."""
+        sequence = self._cache.new_sequence(is_shared=False, prompt_tokens=prompt_tokens)
         try:
             yield sequence
         finally:
@@ -122,16 +122,25 @@ class Candidate:
 
     def prefill(self, sequence: Sequence, token_ids: Many[int]) -> None:
         """Append tokens whose logits nobody wants."""
-        step = self._decoder.step_tokens
-        for start in range(0, len(token_ids), step):
-            self._decoder.forward([Part(sequence, token_ids[start : start + step], "none")])
+        for piece in self._pieces(sequence, token_ids):
+            self._decoder.forward([Part(sequence, piece, "none")])
             sequence.drop_unseen()
 
     def rows(self, sequence: Sequence, token_ids: Many[int]) -> Logits:
         """Append tokens; return the logits after each [T, V]."""
-        logits = self._decoder.forward([Part(sequence, token_ids, "all")])
-        sequence.drop_unseen()
-        return logits
+        found = []
+        for piece in self._pieces(sequence, token_ids):
+            found.append(self._decoder.forward([Part(sequence, piece, "all")]))
+            sequence.drop_unseen()
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _pieces(self, sequence: Sequence, token_ids: Many[int]) -> Iterator[Many[int]]:
+        """Yield tokens pass by pass: no more than fit one, and none past where it is chosen what is kept."""
+        start = 0
+        while start < len(token_ids):
+            count = sequence.most_rows(min(self._decoder.step_tokens, len(token_ids) - start))
+            yield token_ids[start : start + count]
+            start += count
 
 
 def evaluate(
@@ -202,7 +211,7 @@ def _compare_window(
     everyone = [reference, *candidates]
     compared: list[list[Comparison]] = []
     with ExitStack() as held, ThreadPoolExecutor(num_threads) as threads:
-        sequences = [held.enter_context(one.sequence()) for one in everyone]
+        sequences = [held.enter_context(one.sequence(len(window) // 2)) for one in everyone]
         for start in range(0, len(window), CHUNK_TOKENS):
             piece = window[start : start + CHUNK_TOKENS]
             rows = [one.rows(sequence, piece) for one, sequence in zip(everyone, sequences, strict=True)]
@@ -234,7 +243,7 @@ def _look_for_needles(
 
 def _needle_score(candidate: Candidate, needle: Needle) -> float:
     num_asked = len(needle.key_ids)
-    with candidate.sequence() as sequence:
+    with candidate.sequence(len(needle.token_ids) - num_asked) as sequence:
         candidate.prefill(sequence, needle.token_ids[:-num_asked])
         return needle.score(candidate.rows(sequence, needle.token_ids[-num_asked:]))
 
@@ -246,7 +255,7 @@ def _time_decode(candidates: Many[Candidate], work: Work, state: EvalState, on_t
     steps = window[-min(WARMUP_STEPS + DECODE_STEPS, len(window) // 2) :]
     samples: list[list[float]] = [[] for _ in missing]
     with ExitStack() as held:
-        sequences = [held.enter_context(one.sequence()) for one in missing]
+        sequences = [held.enter_context(one.sequence(len(window) - len(steps))) for one in missing]
         for one, sequence in zip(missing, sequences, strict=True):
             one.prefill(sequence, window[: -len(steps)])
             on_tokens(len(window))
