@@ -11,7 +11,7 @@ from cache.fake_tokens import assert_reads, begin, run, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvist.cache import chain, prefix, sequence
+from kvist.cache import chain, prefix, recorded, sequence
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.swap import SwapSpace
 from kvist.errors import CapacityError
@@ -172,7 +172,7 @@ def test_who_does_not_share_neither_finds_nor_is_found() -> None:
 @pytest.fixture
 def blind_hash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A hash that only sees the last token of a block."""
-    for module in (chain, prefix, sequence):
+    for module in (chain, prefix, recorded, sequence):
         monkeypatch.setattr(module, "block_hash", lambda parent, key: parent[:8] + bytes(key[-4:]) + b"....")
     return iter(())
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from kvist.cache.attended import Attended
 from kvist.cache.block_table import Table
-from kvist.cache.chain import BLOCK_KEY, TOKEN_BYTES, Chain, Scope, block_hash, shareable, token_key
+from kvist.cache.chain import TOKEN_BYTES, Chain, Scope, block_hash, shareable, token_key
 from kvist.cache.explain import Miss
+from kvist.cache.recorded import Recorded
 from kvist.cache.retention import end_tallied, first_tallied
 from kvist.spec.cache import BLOCK_TOKENS, num_blocks
 from kvist.spec.retention import ALL, RetentionSpec
@@ -72,9 +73,9 @@ class Sequence:
         self.attended = tuple(Attended() for _ in scope.groups) if retention.is_scored else ()
         self._num_final = 0  # tokens that can't be taken back one by one: others were chosen by their attention
         self.tables = tuple(Table(num_blocks(group.num_sinks)) for group in scope.groups)
-        self._key = bytearray()  # ids of the recorded tokens
-        self._hashes: list[bytes] = []  # of the whole recorded blocks
-        self._marks: set[bytes] = set()  # hashes that others may wait for
+        self._recorded = Recorded(scope, cache.index.pending)
+        self._has_windows = any(group.window is not None for group in scope.groups)
+        self._room = 0  # tokens that its own last blocks are known to take; 0: look
         cache.sequences.add(self)
 
     @property
@@ -88,7 +89,7 @@ class Sequence:
     @property
     def num_recorded(self) -> int:
         """Tokens whose ids are known; as many as ``num_tokens`` between two steps of a sequence that is shared."""
-        return len(self._key) // TOKEN_BYTES
+        return self._recorded.num_tokens
 
     @property
     def logical_bytes(self) -> int:
@@ -108,10 +109,7 @@ class Sequence:
     @property
     def tail(self) -> tuple[bytes, bytes]:
         """The hash before the first recorded token that is in no whole block, and the ids from there on."""
-        return self._parent(), bytes(self._key[BLOCK_KEY * len(self._hashes) :])
-
-    def _parent(self) -> bytes:
-        return self._hashes[-1] if self._hashes else self.scope.root
+        return self._recorded.parent, self._recorded.tail
 
     # --- others' blocks ---
 
@@ -146,17 +144,8 @@ class Sequence:
 
         A mark goes when its block is recorded, and all of them when the sequence is released or truncated.
         """
-        self._unmark()
         if self.is_shared:
-            chain = Chain(self.scope, token_key(shareable(token_ids, self.retention)))
-            self._marks.update(chain.hashes[len(self._hashes) :])
-            for name in self._marks:
-                self.cache.index.pending.mark(name)
-
-    def _unmark(self) -> None:
-        for name in self._marks:
-            self.cache.index.pending.unmark(name)
-        self._marks.clear()
+            self._recorded.mark(Chain(self.scope, token_key(shareable(token_ids, self.retention))))
 
     def record(self, token_ids: TokenIds[int]) -> None:
         """Note the ids of the next computed tokens; whole blocks can be found from now on.
@@ -168,31 +157,27 @@ class Sequence:
             return
         if self.retention.starts_at:
             token_ids = token_ids[: max(0, self.retention.starts_at - self.num_recorded)]
-        self._key += token_key(token_ids)
+        recorded = self._recorded
+        recorded.append(token_ids)
         assert self.num_recorded <= self.num_tokens, (self.num_recorded, self.num_tokens)
-        while len(self._key) >= BLOCK_KEY * (len(self._hashes) + 1):
-            number, parent = len(self._hashes), self._parent()
-            key = bytes(self._key[BLOCK_KEY * number : BLOCK_KEY * (number + 1)])
-            name = block_hash(parent, key)
-            if not self.cache.index.publish(name, parent, key, number, self.tables):
+        while whole := recorded.next_block():
+            name, key = whole
+            if not self.cache.index.publish(name, recorded.parent, key, recorded.num_blocks, self.tables):
                 self._stop_sharing()
                 return
-            self._hashes.append(name)
-            if name in self._marks:
-                self._marks.remove(name)
-                self.cache.index.pending.unmark(name)
+            recorded.close(name)
 
     def _stop_sharing(self) -> None:
         """Go on without others: what comes next can't be told from what follows on another text."""
         self.is_shared = False
-        self._unmark()
-        del self._key[BLOCK_KEY * len(self._hashes) :]
+        self._recorded.unmark()
+        self._recorded.cut(BLOCK_TOKENS * self._recorded.num_blocks)
 
     def _publish_tail(self) -> None:
         """Let the last, partly filled block be found."""
         parent, key = self.tail
         if self.is_shared and key:
-            self.cache.index.publish(block_hash(parent, key), parent, key, len(self._hashes), self.tables)
+            self.cache.index.publish(block_hash(parent, key), parent, key, self._recorded.num_blocks, self.tables)
 
     def fork(self) -> Sequence:
         """Return a sequence of the same tokens that shares every block; who first writes to the last one copies it."""
@@ -206,6 +191,7 @@ class Sequence:
         for table, pool in zip(self.tables, self.cache.pools, strict=True):
             for block in table.held:
                 pool.share(block)
+        self._room = 0
         other.start(self.past, [(table.first_block, table.held) for table in self.tables])
         return other
 
@@ -214,8 +200,7 @@ class Sequence:
         """What this sequence holds, but for the blocks."""
         return Past(
             self.num_tokens,
-            bytes(self._key),
-            tuple(self._hashes),
+            *self._recorded.ids,
             self.num_evicted,
             self._num_final,
             tuple(found.copy() for found in self.attended),
@@ -233,13 +218,14 @@ class Sequence:
         self.num_tokens, self.num_evicted, self._num_final = past.num_tokens, past.num_evicted, past.num_final
         if past.attended:
             self.attended = past.attended
-        self._key += past.key
-        self._hashes += past.hashes
+        self._recorded.start(past.key, past.hashes)
 
     # --- room ---
 
     def blocks_needed(self, num_new: int) -> tuple[int, ...]:
         """Blocks of each group's pool that ``grow(num_new)`` can't do without."""
+        if num_new <= self._room:
+            return (0,) * len(self.tables)
         target, written = num_blocks(self.num_slots + num_new), self.written(num_new)
         return tuple(
             target - table.num_blocks + sum(pool.num_owners(table[number]) > 1 for number in written)
@@ -283,6 +269,10 @@ class Sequence:
         Raises:
             CapacityError: too few blocks are available; then nothing has changed.
         """
+        if num_new <= self._room:
+            self._room -= num_new
+            self.num_tokens += num_new
+            return
         needed = self.blocks_needed(num_new)
         for pool, count in zip(self.cache.pools, needed, strict=True):
             pool.require(count)
@@ -297,6 +287,8 @@ class Sequence:
         for found in self.attended:
             found.extend(self.num_tokens, num_new)
         self.num_tokens += num_new
+        if not self.retention.is_scored:
+            self._room = BLOCK_TOKENS * target - self.num_tokens
 
     def _own(self, group: int, number: int, num_added: int) -> None:
         """Make a block this sequence's own: a copy of it; or, where there's no room for one, itself."""
@@ -318,6 +310,8 @@ class Sequence:
         """
         if self._will_choose(0):
             self._choose()
+            return
+        if not self._has_windows:
             return
         for group, table, pool in zip(self.scope.groups, self.tables, self.cache.pools, strict=True):
             if group.window is not None:
@@ -381,16 +375,13 @@ class Sequence:
             pool.give_back(reversed(table.cut(num_blocks(num_slots))))
         for found in self.attended:
             found.cut(num_slots)
-        if num_tokens < self.num_recorded:
-            self._unmark()
-            del self._key[TOKEN_BYTES * num_tokens :]
-            del self._hashes[num_tokens // BLOCK_TOKENS :]
-        self.num_tokens = num_tokens
+        self._recorded.cut(num_tokens)
+        self.num_tokens, self._room = num_tokens, 0
 
     def release(self) -> None:
         """Give everything back; what was recorded can still be found, the last block included."""
         self._publish_tail()
-        self._unmark()
+        self._recorded.unmark()
         self._cut(0)
 
     def check(self) -> None:
@@ -404,5 +395,4 @@ class Sequence:
             assert found.num_slots == self.num_slots, (found.num_slots, self.num_slots)
             assert len(set(found.positions.tolist())) == self.num_slots
         assert self.num_recorded <= self.num_tokens, (self.num_recorded, self.num_tokens)
-        assert tuple(self._hashes) == Chain(self.scope, bytes(self._key)).hashes
-        assert all(name in self.cache.index.pending for name in self._marks)
+        self._recorded.check()
