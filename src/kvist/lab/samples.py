@@ -1,12 +1,15 @@
 """Prompts whose answers repeat them, and others whose answers don't: what speculation is measured on.
 
-Each is answered greedily through the chat template; the answers are to be shown beside the figures, since a model that
-fell into a loop would flatter any drafter.
+Each is answered through the chat template, and the answers are to be shown beside the figures, since a model that fell
+into a loop would flatter any drafter. What repeats its prompt is answered greedily; what doesn't is drawn with a seed: a
+small model that always takes the likeliest token soon repeats itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from kvist.engine.request import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,13 @@ class Sample:
     repeats: bool
     prompt: str
     max_tokens: int = 160
+
+    def params(self, speculation: int) -> SamplingParams:
+        """How it is answered; ``speculation`` is the longest draft."""
+        temperature = 0.0 if self.repeats else 0.9
+        return SamplingParams(
+            max_tokens=self.max_tokens, temperature=temperature, top_p=0.95, seed=1, speculation=speculation
+        )
 
 
 SAMPLES = (
