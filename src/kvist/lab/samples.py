@@ -1,8 +1,8 @@
 """Prompts whose answers repeat them, and others whose answers don't: what speculation is measured on.
 
-Each is answered through the chat template, and the answers are to be shown beside the figures, since a model that fell
-into a loop would flatter any drafter. What repeats its prompt is answered greedily; what doesn't is drawn with a seed: a
-small model that always takes the likeliest token soon repeats itself.
+Each is answered through the chat template, and the answers are to be shown beside the figures, since a model that
+fell into a loop would flatter any drafter. What repeats its prompt is answered greedily; what doesn't is drawn with a
+seed: a small model that always takes the likeliest token soon repeats itself.
 """
 
 from __future__ import annotations
