@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.memory import available_memory
+from kvist.cache.swap import SwapSpace
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.beam import Beam
 from kvist.engine.capacity import Capacity, plan_capacity
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _BF16 = CacheSpec()
 _MAX_THREADS = 1024
+PREEMPTIONS = ("recompute", "swap")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -84,7 +86,8 @@ class LLM:
 
     Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority,
     shortest, cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first
-    token.
+    token. When blocks run out a request has to wait: its tokens are computed again (``preemption`` "recompute"), or
+    wait in host memory of ``swap_budget`` bytes ("swap"; by default as much as the cache has).
 
     Raises CheckpointError, SpecError or CapacityError, one line each, before anything large is allocated.
     """
@@ -100,12 +103,15 @@ class LLM:
         kv_budget: int | str | None = None,
         policy: str = "fcfs",
         settings: Settings = DEFAULT_SETTINGS,
+        preemption: Literal["recompute", "swap"] = "recompute",
+        swap_budget: int | str | None = None,
         prefix_reuse: bool = True,
         on_limit: OnLimit = "stop",
         progress: Callable[[str], object] = bool,
     ) -> None:
         cache.check_runs()
         policy_of(policy)
+        check_preemption(preemption)
         check_on_limit(on_limit)
         threads = usable_cores().num_usable if threads is None else threads
         if not 1 <= threads <= _MAX_THREADS:
@@ -131,6 +137,7 @@ class LLM:
                 step_tokens=self._decoder.step_tokens,
                 budget=None if kv_budget is None else budget_bytes(kv_budget),
             )
+            swap = _swap_space(self._cache, preemption, swap_budget)
             progress("kernels")
             self._decoder.prepare(self._cache)
         except BaseException:
@@ -146,6 +153,7 @@ class LLM:
             end_token_ids=self.files.end_token_ids,
             policy=policy,
             settings=settings,
+            swap=swap,
             prefix_reuse=prefix_reuse,
             on_limit=on_limit,
             has_learned_positions=self.files.has_learned_positions,
@@ -358,6 +366,19 @@ def capacity_of(
         budget=None if kv_budget is None else budget_bytes(kv_budget),
         available=None if available is None else available - needed,
     )
+
+
+def check_preemption(preemption: str) -> None:
+    """Raise SpecError unless ``preemption`` is known."""
+    if preemption not in PREEMPTIONS:
+        raise SpecError(f'unknown preemption "{preemption}"; known: {", ".join(PREEMPTIONS)}')
+
+
+def _swap_space(cache: KvCache, preemption: str, budget: int | str | None) -> SwapSpace | None:
+    """What preempted requests' blocks wait in; as large as the cache where no budget is given."""
+    if preemption == "recompute":
+        return None
+    return SwapSpace(cache, cache.pool_bytes if budget is None else budget_bytes(budget))
 
 
 def budget_bytes(kv_budget: int | str) -> int:

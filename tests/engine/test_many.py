@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvist.cache.kv_cache import KvCache
+from kvist.cache.swap import SwapSpace
 from kvist.engine.engine import Engine
 from kvist.engine.planning import Settings
 from kvist.engine.policy import POLICIES
@@ -34,6 +35,7 @@ def new_engine(
     num_sequences: int = 1,
     step_tokens: int = 256,
     num_groups: int = 1,
+    swap_share: float = 0.0,
     **more: Any,
 ) -> Iterator[Engine]:
     """An engine with a pool for ``num_sequences`` of ``num_tokens``; afterwards every block is free after a reset."""
@@ -43,8 +45,12 @@ def new_engine(
         model = replace(model, layers=(model.layers[0], full.layers[0]))
     cache = KvCache(model, SPEC, num_tokens=num_tokens, num_sequences=num_sequences, step_tokens=step_tokens)
     decoder = FakeDecoder(model, step_tokens=step_tokens)
-    engine = Engine(decoder, cache, SPEC, context_length=LONGEST, tokenizer=byte_tokenizer(), **more)  # type: ignore[arg-type]
+    swap = SwapSpace(cache, int(swap_share * cache.pool_bytes)) if swap_share else None
+    engine = Engine(decoder, cache, SPEC, context_length=LONGEST, tokenizer=byte_tokenizer(), swap=swap, **more)
     yield engine
+    if swap is not None:
+        swap.check()
+        assert swap.used_bytes == 0
     assert not engine.has_work
     assert not any(pool.num_used for pool in cache.pools)
     cache.check()
@@ -141,6 +147,7 @@ def arrivals(draw: st.DrawFn) -> Arrival:
     st.sampled_from([(None, 1), (12, 1), (33, 1), (20, 2)]),
     st.sampled_from([1, 1, 2, 4]),
     st.sampled_from([0.5, 3.0, 1e9]),
+    st.sampled_from([0.0, 0.0, 0.4, 2.0]),
 )
 def test_each_gets_what_it_gets_alone(
     coming: list[Arrival],
@@ -149,6 +156,7 @@ def test_each_gets_what_it_gets_alone(
     layers: tuple[int | None, int],
     num_sequences: int,
     stretch: float,
+    swap_share: float,
 ) -> None:
     window, num_groups = layers
     with new_engine(
@@ -156,6 +164,7 @@ def test_each_gets_what_it_gets_alone(
         num_groups=num_groups,
         num_sequences=num_sequences,
         step_tokens=step_tokens,
+        swap_share=swap_share,
         policy=policy,
         settings=Settings(stretch=stretch, least_rows=2),
     ) as engine:
@@ -177,9 +186,10 @@ def test_each_gets_what_it_gets_alone(
             check_same(ticket.result, arrival.request, window, num_groups)
 
 
+@pytest.mark.parametrize("swap_share", [0.0, 0.5, 5.0])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_pool_for_3_of_16_serves_all(policy: str) -> None:
-    with new_engine(num_sequences=3, policy=policy, step_tokens=64) as engine:
+def test_a_pool_for_3_of_16_serves_all(policy: str, swap_share: float) -> None:
+    with new_engine(num_sequences=3, policy=policy, step_tokens=64, swap_share=swap_share) as engine:
         requests = [
             Request((number,) * 20, SamplingParams(max_tokens=LONGEST - 20, ignore_eos=True), has_digest=True)
             for number in range(16)
@@ -190,3 +200,7 @@ def test_a_pool_for_3_of_16_serves_all(policy: str) -> None:
             assert ticket.result.finish_reason == "length"
             check_same(ticket.result, request, None, 1)
         assert engine.stats().num_preemptions > 0
+        if swap_share == 5.0:  # nothing is computed twice
+            assert engine.stats().forward_tokens == sum(
+                ticket.result.prompt_tokens + LONGEST - 21 for ticket in tickets
+            )

@@ -65,13 +65,17 @@ class SwapSpace:
         sequence.release()
         return swapped
 
+    def blocks_wanted(self, swapped: Swapped) -> tuple[int, ...]:
+        """Blocks of each group that are available no more once ``swap_in`` is done: new ones, and found ones."""
+        return tuple(
+            found.count(None) + sum(block is not None and not pool.num_owners(block) for block in found)
+            for pool, found in zip(self._cache.pools, self._found(swapped), strict=True)
+        )
+
     def blocks_missing(self, swapped: Swapped) -> int:
         """Blocks that ``swap_in`` lacks, in all pools together; 0: it fits."""
-        missing = 0
-        for pool, found in zip(self._cache.pools, self._found(swapped), strict=True):
-            num_pinned = sum(block is not None and not pool.num_owners(block) for block in found)
-            missing += max(0, found.count(None) - (pool.num_available - num_pinned))
-        return missing
+        pairs = zip(self.blocks_wanted(swapped), self._cache.pools, strict=True)
+        return sum(max(0, wanted - pool.num_available) for wanted, pool in pairs)
 
     def swap_in(self, swapped: Swapped) -> bool:
         """Give the sequence its tokens again; False where the cache lacks the blocks, and then nothing has changed.

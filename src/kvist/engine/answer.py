@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kvist.cache.explain import Miss
 from kvist.cache.sequence import Sequence
+from kvist.cache.swap import Swapped
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.limit import Fitted, Limit, OnLimit, fit
 from kvist.engine.request import Request
@@ -53,7 +54,8 @@ class Terms:
 class Answer:
     """One choice of a request.
 
-    ``sequence`` is None while it holds no blocks; of its tokens the first ``num_recorded`` are settled. ``arrival`` and
+    ``sequence`` is None while it holds no blocks; of its tokens the first ``num_recorded`` are settled. ``swapped`` is
+    where they wait, if they do. ``arrival`` and
     ``admission`` are numbers that the scheduler gives. ``followers`` are the other choices of its request, which fork
     from this one when its prompt is computed.
     """
@@ -80,6 +82,7 @@ class Answer:
         self.context = self.ids
         self.slide()
         self.sequence: Sequence | None = None
+        self.swapped: Swapped | None = None
         self.followers: tuple[Answer, ...] = ()
         self.arrival = self.admission = self.arrival_step = self.num_recorded = 0
         self.finish_reason: FinishReason | None = None

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
+from kvist.cache.swap import SwapSpace
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.answer import Answer, Terms
 from kvist.engine.batch import Batch, lower
@@ -46,7 +47,10 @@ Logits = npt.NDArray[np.float32]
 
 
 class Engine:
-    """``context_length`` is the most tokens of a request; ``end_token_ids`` end it. ``clock`` gives seconds."""
+    """``context_length`` is the most tokens of a request; ``end_token_ids`` end it. ``clock`` gives seconds.
+
+    With ``swap`` a request that has to give its blocks up leaves a copy there; without, it is computed again.
+    """
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class Engine:
         end_token_ids: frozenset[int] = frozenset(),
         policy: str = "fcfs",
         settings: Settings = DEFAULT_SETTINGS,
+        swap: SwapSpace | None = None,
         prefix_reuse: bool = True,
         on_limit: OnLimit = "stop",
         has_learned_positions: bool = False,
@@ -82,7 +87,9 @@ class Engine:
             spec.retention,
         )
         self._cost = CostModel(first_guess(decoder.weights_bytes, self._bytes_per_token, 4 * self.vocab_size))
-        self._scheduler = Scheduler(cache, self._cost, policy_of(policy), settings, step_tokens=self.step_tokens)
+        self._scheduler = Scheduler(
+            cache, self._cost, policy_of(policy), settings, step_tokens=self.step_tokens, swap=swap
+        )
         self._counters = Counters()
         self._settling = Settling(self._scheduler, self._counters)
         self._guests = Guests(decoder, cache, self._scheduler)

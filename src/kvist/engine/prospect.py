@@ -1,4 +1,4 @@
-"""What a waiting request would find in the cache, were it let in now; looked up, not taken."""
+"""What a waiting request would find in the cache or the swap space, were it let in now; looked up, not taken."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvist.cache.chain import Chain
 from kvist.cache.kv_cache import KvCache
+from kvist.cache.swap import SwapSpace
 from kvist.engine.answer import Answer
 from kvist.engine.room import Blocks
 from kvist.spec.cache import BLOCK_TOKENS, num_blocks
@@ -35,8 +36,9 @@ class Prospect:
 class Prospects:
     """Looks prompts up; each is hashed once for as long as it waits."""
 
-    def __init__(self, cache: KvCache) -> None:
+    def __init__(self, cache: KvCache, swap: SwapSpace | None) -> None:
         self._cache = cache
+        self._swap = swap
         self._chains: dict[Answer, tuple[tuple[int, int], Chain]] = {}
 
     def of(self, answer: Answer) -> Prospect:
@@ -45,6 +47,9 @@ class Prospects:
         nothing = (0,) * groups
         kept = [group.with_retention(answer.retention) for group in self._cache.groups]
         most = tuple(group.peak_blocks(len(answer.context), self._cache.step_tokens) for group in kept)
+        if answer.swapped is not None and self._swap is not None:
+            num_tokens = answer.swapped.past.num_tokens
+            return Prospect(num_tokens, self._swap.blocks_wanted(answer.swapped), nothing, most, ())
         if not answer.is_shared:
             return Prospect(0, nothing, nothing, most, ())
         chain = self._chain(answer)

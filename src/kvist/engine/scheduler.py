@@ -11,6 +11,7 @@ from bisect import insort
 from dataclasses import replace
 
 from kvist.cache.kv_cache import KvCache
+from kvist.cache.swap import Swapped, SwapSpace
 from kvist.engine.answer import Answer
 from kvist.engine.cost import CostModel
 from kvist.engine.plan import Plan
@@ -26,14 +27,22 @@ class Scheduler:
     """``running`` are in the order of their admission, ``waiting`` in that of their arrival."""
 
     def __init__(
-        self, cache: KvCache, cost: CostModel, policy: Policy, settings: Settings, *, step_tokens: int
+        self,
+        cache: KvCache,
+        cost: CostModel,
+        policy: Policy,
+        settings: Settings,
+        *,
+        step_tokens: int,
+        swap: SwapSpace | None = None,
     ) -> None:
         self.running: list[Answer] = []
         self.waiting: list[Answer] = []
         self.num_steps = self.num_preemptions = 0
         self._cache, self._cost, self._policy, self._settings = cache, cost, policy, settings
         self._step_tokens = step_tokens
-        self._prospects = Prospects(cache)
+        self._swap = swap
+        self._prospects = Prospects(cache, swap)
         self._num_arrived = self._num_admitted = 0
         self._order: list[Answer] = []  # of those that wait, as of a step
         self._order_step: int | None = None
@@ -91,7 +100,10 @@ class Scheduler:
             self._run(answer)
 
     def _begin(self, answer: Answer, now_s: float) -> None:
-        """Give ``answer`` a sequence, with what the cache has of its tokens."""
+        """Give ``answer`` a sequence, with what the swap space or the cache has of its tokens."""
+        if answer.swapped is not None:
+            self._bring_back(answer, answer.swapped)
+            return
         sequence = self._cache.new_sequence(
             salt=answer.request.salt,
             is_shared=answer.is_shared,
@@ -107,6 +119,13 @@ class Scheduler:
             if reuse.miss is not None and not answer.request.explain:
                 answer.miss = replace(reuse.miss, shared=(), ours=(), theirs=())
 
+    def _bring_back(self, answer: Answer, swapped: Swapped) -> None:
+        """Let the sequence of ``answer`` go on with the tokens that it had."""
+        assert self._swap is not None and self._swap.swap_in(swapped), answer.request_id
+        answer.sequence, answer.num_recorded = swapped.sequence, swapped.sequence.num_tokens
+        answer.swapped = None
+        swapped.sequence.plan(answer.context)
+
     def _run(self, answer: Answer) -> None:
         answer.admission = self._num_admitted
         self._num_admitted += 1
@@ -119,7 +138,9 @@ class Scheduler:
                 answer.num_recorded = answer.held.truncate(answer.num_recorded)
 
     def preempt(self, answer: Answer) -> None:
-        """Take the blocks of a running answer; it waits, first of those that came after it."""
+        """Take the blocks of a running answer, to the swap space if they fit there; it waits where it had waited."""
+        sequence = answer.held
+        answer.swapped = self._swap.swap_out(sequence) if self._swap is not None else None
         answer.let_go()
         answer.num_preemptions += 1
         self.num_preemptions += 1
@@ -138,4 +159,7 @@ class Scheduler:
             self.waiting.remove(answer)
             self._order_step = None
         self._prospects.forget(answer)
+        if answer.swapped is not None and self._swap is not None:
+            self._swap.discard(answer.swapped)
+            answer.swapped = None
         answer.let_go()
