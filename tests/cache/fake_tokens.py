@@ -15,6 +15,7 @@ from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.errors import CapacityError
 from kvist.spec.cache import BLOCK_TOKENS
+from kvist.spec.retention import ALL, RetentionSpec
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -41,10 +42,10 @@ class Text:
         other.ids, other._digests = list(self.ids), list(self._digests)
         return other
 
-    def bytes_of(self, first: int, end: int, width: int, layer: int) -> Bytes:
-        """What a head of a layer keeps of tokens ``first`` to ``end`` [T, width]."""
-        joined = np.frombuffer(b"".join(self._digests[first:end]), np.uint8).reshape(end - first, 32)
-        return np.resize(joined.T, (width, end - first)).T + np.uint8(layer)
+    def bytes_of(self, numbers: npt.NDArray[np.int64], width: int, layer: int) -> Bytes:
+        """What a head of a layer keeps of tokens [T, width]."""
+        joined = np.frombuffer(b"".join(self._digests[number] for number in numbers), np.uint8)
+        return np.resize(joined.reshape(-1, 32).T, (width, numbers.size)).T + np.uint8(layer)
 
 
 def write(sequence: Sequence, text: Text, first: int) -> None:
@@ -56,21 +57,22 @@ def write(sequence: Sequence, text: Text, first: int) -> None:
             blocks, slots = table.blocks[numbers // BLOCK_TOKENS], numbers % BLOCK_TOKENS
             for half in halves_by_token(cache, group):
                 for layer, heads in enumerate(half):
-                    heads[:, blocks, slots] = text.bytes_of(first, sequence.num_tokens, heads.shape[-1], layer)
+                    heads[:, blocks, slots] = text.bytes_of(numbers, heads.shape[-1], layer)
 
 
 def assert_reads(sequence: Sequence, text: Text) -> None:
     """Everything that the next query sees of the sequence is what its tokens make."""
     assert len(text.ids) == sequence.num_tokens
     for group, table in enumerate(sequence.tables):
-        first = sequence.scope.groups[group].first_kept(sequence.num_tokens)
-        numbers = np.arange(first, sequence.num_tokens)
+        seen, end = sequence.scope.groups[group], sequence.num_tokens
+        first = seen.first_kept(end)
+        numbers = np.concatenate([np.arange(min(seen.num_sinks, first)), np.arange(first, end)])
         if numbers.size:
             assert set(table.blocks[numbers // BLOCK_TOKENS]) <= set(table.held)
             blocks, slots = table.blocks[numbers // BLOCK_TOKENS], numbers % BLOCK_TOKENS
             for half in halves_by_token(sequence.cache, group):
                 for layer, heads in enumerate(half):
-                    expected = text.bytes_of(first, sequence.num_tokens, heads.shape[-1], layer)
+                    expected = text.bytes_of(numbers, heads.shape[-1], layer)
                     assert (heads[:, blocks, slots] == expected).all(), (group, layer, sequence.num_tokens)
 
 
@@ -95,9 +97,12 @@ def step(sequence: Sequence, text: Text, token_ids: list[int]) -> bool:
     return True
 
 
-def begin(cache: KvCache, prompt: list[int], salt: str = "", *, is_shared: bool = True) -> tuple[Sequence, Text, int]:
+def begin(
+    cache: KvCache, prompt: list[int], salt: str = "", *, is_shared: bool = True, retention: RetentionSpec = ALL
+) -> tuple[Sequence, Text, int]:
     """A sequence that has reused what it could of a prompt, its text so far, and how many tokens those are."""
-    sequence, text = cache.new_sequence(salt=salt, is_shared=is_shared), Text(salt)
+    sequence = cache.new_sequence(salt=salt, is_shared=is_shared, retention=retention)
+    text = Text(f"{salt} {retention}")
     num_cached = sequence.reuse(prompt).num_tokens
     text.extend(prompt[:num_cached])
     return sequence, text, num_cached

@@ -16,9 +16,11 @@ from kvist.cache.sequence import Sequence
 from kvist.cache.swap import Swapped, SwapSpace
 from kvist.errors import CapacityError
 from kvist.spec.cache import CacheSpec
+from kvist.spec.retention import ALL, RetentionSpec, parse_retention
 
 STEP_TOKENS, CONTEXT = 24, 80
 SALTS = ["", "a", "b"]
+RETENTIONS = [ALL, ALL, parse_retention("window:20"), parse_retention("sinks:4+20")]
 MODELS = {
     "full": model_of([attention_layer(None), attention_layer(None)]),
     "full and window": model_of([attention_layer(None, kv_heads=2), attention_layer(20), attention_layer(None)]),
@@ -61,14 +63,24 @@ class SharingMachine(RuleBasedStateMachine):
         salt=st.sampled_from(SALTS),
         is_shared=st.integers(0, 9).map(bool),
         is_planned=st.booleans(),
+        retention=st.sampled_from(RETENTIONS),
     )
-    def add(self, text: int, part: float, more: list[int], salt: str, is_shared: bool, is_planned: bool) -> None:
+    def add(
+        self,
+        text: int,
+        part: float,
+        more: list[int],
+        salt: str,
+        is_shared: bool,
+        is_planned: bool,
+        retention: RetentionSpec,
+    ) -> None:
         """A prompt that begins as an earlier text did."""
         earlier = self.texts[text % len(self.texts)]
         prompt = (earlier[: round(part * len(earlier))] + more)[:CONTEXT] or [7]
-        chain = self.cache.chain(prompt, salt=salt)
+        chain = self.cache.chain(prompt, salt=salt, retention=retention)
         expected = self.cache.num_cached(chain) if is_shared else 0
-        sequence, held, num_cached = begin(self.cache, prompt, salt, is_shared=is_shared)
+        sequence, held, num_cached = begin(self.cache, prompt, salt, is_shared=is_shared, retention=retention)
         assert num_cached == expected < len(prompt)
         self.texts.append(prompt)
         self.running.append((sequence, held))
@@ -126,7 +138,7 @@ class SharingMachine(RuleBasedStateMachine):
         wanted = round(part * sequence.num_tokens)
         kept = sequence.truncate(wanted)
         assert kept in (0, wanted)
-        if all(group.window is None for group in self.cache.groups):
+        if all(group.window is None for group in sequence.scope.groups):
             assert kept == wanted
         text.cut(kept)
 
@@ -240,7 +252,8 @@ def at_random(model: str, seed: int, count: int) -> SharingMachine:
         if act == machine.add:
             more = [random.randrange(2) for _ in range(random.choice([0, 1, 5, 20, 40]))]
             part, salt = random.choice([0.5, 1, random.random()]), random.choice(SALTS[: random.randint(1, 3)])
-            act(number, part, more, salt, random.random() < 0.9, random.random() < 0.5)
+            is_shared, is_planned = random.random() < 0.9, random.random() < 0.5
+            act(number, part, more, salt, is_shared, is_planned, random.choice(RETENTIONS))
         elif act == machine.press:
             act(random.randrange(2), number, random.random())
         elif act == machine.clear:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from kvist.cache.kv_cache import KvCache
 from kvist.engine.answer import Answer
 from kvist.engine.scheduler import Scheduler
-from kvist.spec.cache import BLOCK_TOKENS
 
 BUCKETS_S = (
     0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,
@@ -64,7 +63,7 @@ class Times:
 class Stats:
     """How an engine stands. Blocks are counted over all layer groups.
 
-    ``waste``: the share of the used blocks' tokens that nothing is in. ``hit_rate``: of all prompts' tokens those that
+    ``waste``: the share of the used blocks' bytes that nothing is in. ``hit_rate``: of all prompts' tokens those that
     were found in the cache.
     """
 
@@ -130,17 +129,18 @@ class Counters:
 
     def snapshot(self, cache: KvCache, scheduler: Scheduler) -> Stats:
         """Return the numbers as they are now."""
+        usage = cache.usage()
         return Stats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             num_finished=self.num_finished,
             num_steps=scheduler.num_steps,
             num_preemptions=scheduler.num_preemptions,
-            num_evictions=sum(pool.num_evicted for pool in cache.pools),
-            blocks_free=sum(pool.num_free for pool in cache.pools),
-            blocks_cached=sum(pool.num_cached for pool in cache.pools),
-            blocks_used=sum(pool.num_used for pool in cache.pools),
-            waste=waste(cache, scheduler.running),
+            num_evictions=usage.num_evicted_blocks,
+            blocks_free=usage.num_free_blocks,
+            blocks_cached=usage.num_cached_blocks,
+            blocks_used=usage.num_used_blocks,
+            waste=usage.waste,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             generated_tokens=self.generated_tokens,
@@ -152,16 +152,3 @@ class Counters:
             tpot=self.tpot.snapshot(),
             itl=self.itl.snapshot(),
         )
-
-
-def waste(cache: KvCache, running: list[Answer]) -> float:
-    """The share of the used blocks' tokens that nothing is in: what the last blocks of sequences have left."""
-    num_used = sum(pool.num_used for pool in cache.pools)
-    unfilled: dict[tuple[int, int], int] = {}  # by group and block: several may share one
-    for answer in running:
-        sequence = answer.held
-        left = -sequence.num_tokens % BLOCK_TOKENS
-        for group, table in enumerate(sequence.tables):
-            if left and table.num_blocks:
-                unfilled[group, int(table.blocks[-1])] = left
-    return sum(unfilled.values()) / (num_used * BLOCK_TOKENS) if num_used else 0.0
