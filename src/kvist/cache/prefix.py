@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -73,8 +74,12 @@ class PrefixIndex:
         Every group must have the blocks of all tokens that the next query sees. Changes nothing.
         """
         limit = max(0, chain.num_tokens - 1)
-        entries = self._whole(chain, limit)
-        runs = [self._runs(entries, group) for group in range(len(self._pools))]
+        needing_all = [number for number, group in enumerate(chain.scope.groups) if not group.first_kept(limit)]
+        entries = self._whole(chain, limit, needing_all)
+        runs = [
+            range(1, len(entries) + 1) if group in needing_all else self._runs(entries, group)
+            for group in range(len(self._pools))
+        ]
         for number in range(len(entries), -1, -1):
             rest = chain.key[BLOCK_KEY * number : min(BLOCK_KEY * (number + 1), TOKEN_BYTES * limit)]
             for entry, count in self._nearest(chain.parent(number), rest):
@@ -86,29 +91,30 @@ class PrefixIndex:
 
     def whole(self, chain: Chain) -> list[Entry | None]:
         """Entries of the whole blocks of a chain; None where there is none."""
-        return [self._verified(chain, number) for number in range(len(chain.hashes))]
+        return self._whole(chain, chain.num_tokens, [])
 
     def num_tokens_in(self, group: int, block: int) -> int:
         """Tokens that can be found in a block."""
         entry = self._by_block[group].get(block)
         return len(entry.key) // TOKEN_BYTES if entry else 0
 
-    def _whole(self, chain: Chain, limit: int) -> list[Entry | None]:
-        """Entries of the whole blocks below ``limit``, up to where a group that needs all of them lacks one."""
-        needing_all = [number for number, group in enumerate(chain.scope.groups) if not group.first_kept(limit)]
-        entries: list[Entry | None] = []
-        for number in range(limit // BLOCK_TOKENS):
-            entry = self._verified(chain, number)
-            if needing_all and (entry is None or any(entry.blocks[group] is None for group in needing_all)):
-                break
-            entries.append(entry)
-        return entries
+    def _whole(self, chain: Chain, limit: int, needing_all: list[int]) -> list[Entry | None]:
+        """Entries of the whole blocks below ``limit``, up to where a group that needs all of them lacks one.
 
-    def _verified(self, chain: Chain, number: int) -> Entry | None:
-        entry = self._entries.get(chain.hashes[number])
-        if entry and entry.key == chain.block_key(number) and entry.parent == chain.parent(number):
-            return entry
-        return None
+        Called for every prompt that waits, in every step: hence flat.
+        """
+        entries: list[Entry | None] = []
+        key, parent, start = chain.key, chain.scope.root, 0
+        for name in chain.hashes[: limit // BLOCK_TOKENS]:
+            entry = self._entries.get(name)
+            if entry is not None and (entry.parent != parent or entry.key != key[start : start + BLOCK_KEY]):
+                entry = None
+            for group in needing_all:
+                if entry is None or entry.blocks[group] is None:
+                    return entries
+            entries.append(entry)
+            parent, start = name, start + BLOCK_KEY
+        return entries
 
     @staticmethod
     def _runs(entries: list[Entry | None], group: int) -> list[int]:
@@ -120,7 +126,7 @@ class PrefixIndex:
         return runs
 
     @staticmethod
-    def _suffices(chain: Chain, runs: list[list[int]], number: int, count: int, last: Entry | None) -> bool:
+    def _suffices(chain: Chain, runs: Many[Many[int]], number: int, count: int, last: Entry | None) -> bool:
         """Whether ``number`` whole blocks and the first ``count`` tokens of ``last`` can be used."""
         for index, group in enumerate(chain.scope.groups):
             gap, first = group.dropped_blocks(BLOCK_TOKENS * number + count)
@@ -248,7 +254,7 @@ class PrefixIndex:
         names: list[bytes] = []
         is_cut = False
         if len(rest) == BLOCK_KEY:
-            is_cut = self._verified(chain, number) is not None
+            is_cut = self.whole(chain)[number] is not None
             names = list(chain.hashes[: number + 1][::-1]) if is_cut else [chain.hashes[number]]
         parent = chain.parent(number)
         longest = min(len(rest) // TOKEN_BYTES, BLOCK_TOKENS - 1)
