@@ -1,4 +1,4 @@
-"""How much memory this process may still take: the system's free memory, and its container's limit.
+"""How much memory this process has and may still take: the system's free memory, and its container's limit.
 
 Reads Linux's /proc and control groups (version 1 and 2); elsewhere it asks for the physical memory, and says None
 where even that isn't told. Nothing is reserved here.
@@ -20,6 +20,15 @@ def available_memory(root: Path = Path("/")) -> int | None:
     limits = [_system_available(root), *_control_group_available(root)]
     known = [limit for limit in limits if limit is not None]
     return max(0, min(known)) if known else None
+
+
+def resident_memory() -> int | None:
+    """Return the bytes of memory that this process has in use; None where the system doesn't say."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError, IndexError):
+        return None
 
 
 def _system_available(root: Path) -> int | None:

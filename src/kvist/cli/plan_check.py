@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvist.cli.output import Output
@@ -76,20 +74,14 @@ def _rows(llm: LLM, made: Plan) -> Iterator[dict[str, Any]]:
 def _resident(model: ModelSpec, made: Plan, num_tokens: int) -> dict[str, Any]:
     """How the process grows as a second cache of ``num_tokens`` is reserved; None where the system doesn't say."""
     from kvist.cache.kv_cache import KvCache
+    from kvist.cache.memory import resident_memory
 
     gc.collect()
-    before = _resident_bytes()
+    before = resident_memory()
     cache = KvCache(model, made.settings.cache, num_tokens=num_tokens)
-    after = _resident_bytes()
+    after = resident_memory()
     grown = None if before is None or after is None else after - before
     return {"predicted": made.footprint.reserved_bytes(num_tokens), "allocated": cache.pool_bytes, "real": grown}
-
-
-def _resident_bytes() -> int | None:
-    try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _speed(llm: LLM, made: Plan) -> dict[str, Any] | None:

@@ -1,0 +1,147 @@
+"""``kvist bench long``: a text far longer than the model was trained on, with sinks and a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvist.cli import options
+from kvist.cli.bench import Quick
+from kvist.cli.bench_serving import bench_app
+from kvist.cli.flatten import flattened
+from kvist.cli.output import Output, command
+from kvist.cli.progress import progress_bar
+from kvist.cli.prompt import read_prompt
+from kvist.errors import RequestError, SpecError
+from kvist.spec.cache import CacheSpec, bytes_per_token
+from kvist.spec.retention import RetentionSpec, parse_retention
+from kvist.units import format_bytes
+
+__all__ = ["bench_app"]
+
+if TYPE_CHECKING:
+    from kvist.engine.files import ModelFiles
+    from kvist.lab.bench_long import Mark, Segment
+    from kvist.model.decoder import Decoder
+
+_CHARACTERS_A_TOKEN = 8
+_QUICK = {"tokens": 3_000, "segment": 1_000, "generate": 1_000}
+_QUICK_RETENTION = "sinks:4+252"
+_HEADING = (
+    f"{'tokens':>15} {'streamed':>9} {'no sinks':>9} {'at the probes: streamed':>24} {'recomputed':>11} {'ratio':>7}"
+)
+
+
+@bench_app.command("long", epilog="Example: kvist bench long --tokens 100000 --retention sinks:4+1020")
+@command
+@flattened
+def bench_long(
+    *,
+    model: options.Model = options.DEFAULT_MODEL,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The text; - is stdin. Default: the standard library's documentation."),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="How much of the text. Default: 100000.")
+    ] = None,
+    segment: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="Tokens of a line of the table. Default: 10000.")
+    ] = None,
+    probes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Positions of a segment computed anew. Default: 10.")
+    ] = None,
+    generate: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Tokens to generate after it. Default: as many as the text.")
+    ] = None,
+    retention: Annotated[str | None, typer.Option(metavar="POLICY", help="sinks:S+N. Default: sinks:4+1020.")] = None,
+    weights: options.Weights = None,
+    kv: options.Kv = options.DEFAULT_KV,
+    threads: options.Threads = None,
+    is_quick: Quick = False,
+    is_json: options.Json = False,
+) -> None:
+    """Predict a long text with sinks and a window, beside the kept tokens computed anew, and without sinks; then
+    generate as long, and show that nothing grows."""
+    from kvist.engine.cores import usable_cores
+    from kvist.engine.files import open_model
+    from kvist.lab import bench_long as lab
+    from kvist.lab.machine import this_machine
+    from kvist.model.decoder import load_decoder
+
+    num_tokens = tokens or (_QUICK["tokens"] if is_quick else lab.DEFAULT_TOKENS)
+    per_line = segment or (_QUICK["segment"] if is_quick else lab.SEGMENT_TOKENS)
+    num_generated = (_QUICK["generate"] if is_quick else num_tokens) if generate is None else generate
+    kept = _sinks(retention or (_QUICK_RETENTION if is_quick else lab.DEFAULT_RETENTION))
+    spec, machine, out = CacheSpec(kv, retention=kept), this_machine(), Output(is_json)
+    with open_model(model) as files:
+        token_ids = _text(files, text, num_tokens)
+        decoder = load_decoder(files.checkpoint, weights=weights, threads=threads or usable_cores().num_usable)
+        try:
+            out.notice(f"{files.name}, {num_tokens} tokens, {kept}, {kv}, {decoder.num_threads} threads; {machine}")
+            with progress_bar("text", None) as advance:
+                walk = lab.LongText(decoder, spec, token_ids, advance)
+                segments = walk.segments(per_line, probes or lab.PROBES)
+            with progress_bar("answer", num_generated) as advance:
+                prompt = token_ids[: kept.num_sinks + kept.num_kept]
+                marks = (
+                    lab.generate_long(decoder, spec, prompt, num_generated, on_tokens=advance) if num_generated else []
+                )
+            facts = _facts(files, decoder, spec, len(token_ids))
+        finally:
+            decoder.close()
+    for line in (*_segment_lines(segments), *_mark_lines(marks)):
+        out.line(line)
+    document = {"segments": [one.as_json() for one in segments], "generated": [mark.as_json() for mark in marks]}
+    out.finish({**facts, **document, "machine": machine.as_json()})
+
+
+def _sinks(text: str) -> RetentionSpec:
+    kept = parse_retention(text)
+    if kept.kind != "sinks":
+        raise SpecError(f'kvist bench long compares sinks:S+N with what it would be without, got "{text}"')
+    return kept
+
+
+def _text(files: ModelFiles, source: str | None, num_tokens: int) -> list[int]:
+    from kvist.lab.texts import library_text
+
+    text = library_text(_CHARACTERS_A_TOKEN * num_tokens) if source is None else read_prompt(None, source)
+    token_ids = files.encode(text)[:num_tokens]
+    if len(token_ids) < num_tokens:
+        raise RequestError(f"the text has {len(token_ids)} tokens and {num_tokens} are wanted; give a longer one")
+    return token_ids
+
+
+def _facts(files: ModelFiles, decoder: Decoder, spec: CacheSpec, num_tokens: int) -> dict[str, Any]:
+    return {
+        "model": files.name,
+        "threads": decoder.num_threads,
+        "kv": {"k": spec.k_codec, "v": spec.v_codec},
+        "retention": str(spec.retention),
+        "tokens": num_tokens,
+        "trained_context": files.spec.context_length,
+        "bytes_per_token": bytes_per_token(files.spec, spec),
+    }
+
+
+def _segment_lines(segments: list[Segment]) -> Iterator[str]:
+    yield "Perplexity"
+    yield _HEADING
+    for one in segments:
+        yield (
+            f"{one.first_token + one.num_tokens:>15,} {one.streamed:>9.3f} {one.without_sinks:>9.1f}"
+            f" {one.probed_streamed:>24.3f} {one.probed_recomputed:>11.3f} {one.ratio:>7.3f}"
+        )
+
+
+def _mark_lines(marks: list[Mark]) -> Iterator[str]:
+    if marks:
+        yield "Generated"
+        yield f"{'tokens':>15} {'cache':>12} {'process':>12} {'tokens/s':>9}"
+    for mark in marks:
+        resident = "-" if mark.resident_bytes is None else format_bytes(mark.resident_bytes)
+        pace = mark.num_tokens / mark.elapsed_s
+        yield f"{mark.num_tokens:>15,} {format_bytes(mark.allocated_bytes):>12} {resident:>12} {pace:>9.0f}"
