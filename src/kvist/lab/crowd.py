@@ -53,12 +53,18 @@ class Record:
 
 @dataclass(frozen=True)
 class Step:
-    """One pass: when it began and ended, how many tokens came of it, and the pool's waste after it."""
+    """One pass: when it began and ended, how many tokens came of it, the blocks in use after it and their waste."""
 
     start_s: float
     end_s: float
     num_tokens: int
+    num_blocks: int
     waste: float
+
+    @property
+    def block_s(self) -> float:
+        """Blocks times the seconds that they were in use."""
+        return self.num_blocks * (self.end_s - self.start_s)
 
 
 class Crowd:
@@ -84,7 +90,8 @@ class Crowd:
         end_s = self.engine.clock()
         for event in events:
             self._by_id[event.request_id].token_s.append(end_s)
-        self.steps.append(Step(start_s, end_s, len(events), self.engine.stats().waste))
+        stats = self.engine.stats()
+        self.steps.append(Step(start_s, end_s, len(events), stats.blocks_used, stats.waste))
         return self.steps[-1]
 
     def run(self, until: Callable[[], bool] = bool) -> Iterator[Step]:
@@ -117,9 +124,8 @@ class Crowd:
 
     @property
     def mean_waste(self) -> float:
-        """The share of the used blocks' tokens that nothing was in, the mean over time."""
-        whole_s = sum(step.end_s - step.start_s for step in self.steps)
-        return sum(step.waste * (step.end_s - step.start_s) for step in self.steps) / whole_s
+        """Of all block-seconds in use the share that nothing was in."""
+        return sum(step.waste * step.block_s for step in self.steps) / sum(step.block_s for step in self.steps)
 
     def ttft_s(self, share: float = 0.5) -> float:
         return quantile([record.ttft_s for record in self.records], share)
