@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvist.engine.request import Request, SamplingParams
+from kvist.engine.request import Request
 from kvist.engine.result import Result
 from kvist.engine.running import run_all
 from kvist.errors import RequestError
@@ -116,8 +116,8 @@ def _measured(llm: LLM, sample: Sample, draft_tokens: int, repeats: int) -> Spec
     prompt, salt = tuple(llm.files.encode_chat([{"role": "user", "content": sample.prompt}])), new_salt()
 
     def answer(speculation: int, *, has_digest: bool = False) -> Result:
-        params = SamplingParams(max_tokens=sample.max_tokens, speculation=speculation)
-        return run_all(llm.engine, [Request(prompt, params, has_digest=has_digest, salt=salt)], show=False)[0]
+        request = Request(prompt, sample.params(speculation), has_digest=has_digest, salt=salt)
+        return run_all(llm.engine, [request], show=False)[0]
 
     plain, drafted = answer(0, has_digest=True), answer(draft_tokens, has_digest=True)  # these warm up, too
     times = [(_tpot_s(answer(0)), _tpot_s(answer(draft_tokens))) for _ in range(repeats)]
