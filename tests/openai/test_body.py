@@ -50,7 +50,8 @@ def test_every_setting_arrives() -> None:
         "prompt": "x", "max_tokens": 5, "temperature": 1, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 9, "n": 2,
         "best_of": 3, "stop": "end", "stop_token_ids": [4], "presence_penalty": 0.1, "frequency_penalty": 0.2,
         "repetition_penalty": 1.1, "logit_bias": {"65": -1}, "logprobs": 2, "ignore_eos": True, "speculation": 4,
-        "priority": 3, "cache_salt": "mine", "user": "me", "stream": False, "echo": None,
+        "priority": 3, "cache_salt": "mine", "retention": "window:64", "on_limit": "slide",
+        "user": "me", "stream": False, "echo": None,
     }  # fmt: skip
     (request,) = read_body(FILES, COMPLETIONS, body).requests
     assert request.params == SamplingParams(
@@ -59,6 +60,7 @@ def test_every_setting_arrives() -> None:
         logit_bias={65: -1.0}, logprobs=2, ignore_eos=True, speculation=4,
     )  # fmt: skip
     assert (request.priority, request.salt) == (3, "mine")
+    assert (str(request.retention), request.on_limit) == ("window:64", "slide")
     chat = {"messages": HELLO, "max_completion_tokens": 6, "max_tokens": 5, "logprobs": True, "top_logprobs": 2}
     params = read_body(FILES, CHAT, chat).requests[0].params
     assert (params.max_tokens, params.logprobs, params.temperature, params.top_k) == (6, 2, 0.5, 7)
@@ -99,6 +101,8 @@ def test_every_setting_arrives() -> None:
         (COMPLETIONS, {"prompt": "x", "logit_bias": {"a": 1}}, 'must be an object such as {"42": -1.5}'),
         (COMPLETIONS, {"prompt": "x", "logit_bias": [1]}, 'must be an object such as {"42": -1.5}'),
         (COMPLETIONS, {"prompt": "x", "cache_salt": 1}, "must be a text, got 1"),
+        (COMPLETIONS, {"prompt": "x", "retention": "some"}, 'unknown policy "some" for "retention" in the body'),
+        (COMPLETIONS, {"prompt": "x", "on_limit": "cry"}, 'unknown on_limit "cry"; known: stop, truncate'),
     ],
 )
 def test_what_is_wrong_is_named(url: str, body: dict[str, Any], said: str | None) -> None:

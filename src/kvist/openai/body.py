@@ -1,20 +1,23 @@
 """A request's body as OpenAI's endpoints take it, made into the engine's requests.
 
 What a body leaves out is the model's own, else ``SamplingParams``' default. Besides OpenAI's fields it may have those
-that other engines know too: ``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids``, ``ignore_eos``, and
-kvist's ``priority``, ``cache_salt`` and ``speculation``. A field that nobody would look at is refused, not dropped.
+that other engines know too (``top_k``, ``min_p``, ``repetition_penalty``, ``stop_token_ids``, ``ignore_eos``) and
+kvist's own (``priority``, ``cache_salt``, ``speculation``, ``retention``, ``on_limit``). A field that nobody would look
+at is refused, not dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvist.engine.files import ModelFiles
+from kvist.engine.limit import ON_LIMIT, OnLimit, check_on_limit
 from kvist.engine.request import Request, SamplingParams
 from kvist.errors import RequestError
 from kvist.openai.fields import Fields, is_token_ids, wrong
+from kvist.spec.retention import parse_retention
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 URLS = (CHAT, COMPLETIONS)
@@ -25,7 +28,7 @@ _NUMBERS = (
 _WHOLES = ("top_k", "seed", "n", "speculation")
 _SHARED = (
     *_NUMBERS, *_WHOLES, "model", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "logprobs",
-    "priority", "cache_salt", "stream", "user", "metadata", "store", "service_tier",
+    "priority", "cache_salt", "retention", "on_limit", "stream", "user", "metadata", "store", "service_tier",
 )  # fmt: skip
 _CHAT_ALONE = (
     "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "response_format", "modalities",
@@ -56,16 +59,38 @@ def read_body(files: ModelFiles, url: str, body: Mapping[str, Any]) -> Asked:
         fields.check_known((*_SHARED, *_CHAT_ALONE))
         fields.refuse({"tools": [], "tool_choice": "none"}, "isn't there: kvist calls no tools")
         fields.refuse({"response_format": {"type": "text"}, "modalities": ["text"]}, "isn't there: answers are text")
-        prompts = [files.encode_chat(_messages(fields.needed("messages")))]
-        params = _params(files, fields, _chat_logprobs(fields))
-    else:
-        fields.check_known((*_SHARED, *_COMPLETIONS_ALONE))
-        fields.refuse({"echo": False, "suffix": ""}, "isn't there")
-        prompts = _prompts(files, fields.needed("prompt"))
-        params = _params(files, fields, fields.whole("logprobs"))
-    priority, salt = fields.whole("priority") or 0, fields.text("cache_salt") or ""
-    requests = (Request(tuple(ids), params, priority=priority, salt=salt) for ids in prompts)
-    return Asked(url, tuple(requests))
+        return Asked(url, (_chat_request(files, fields),))
+    fields.check_known((*_SHARED, *_COMPLETIONS_ALONE))
+    fields.refuse({"echo": False, "suffix": ""}, "isn't there")
+    prompts = _prompts(files, fields.needed("prompt"))
+    params = _params(files, fields, fields.whole("logprobs"))
+    return Asked(url, tuple(_request(fields, ids, params) for ids in prompts))
+
+
+def _chat_request(files: ModelFiles, fields: Fields) -> Request:
+    messages = _messages(fields.needed("messages"))
+    token_ids = files.encode_chat(messages)
+    params = _params(files, fields, _chat_logprobs(fields))
+    return _request(fields, token_ids, params, num_first=files.num_system_tokens(messages, token_ids))
+
+
+def _request(fields: Fields, token_ids: Sequence[int], params: SamplingParams, *, num_first: int = 0) -> Request:
+    """Return a request with what is said of it besides its sampling."""
+    retention, on_limit = fields.text("retention"), fields.text("on_limit")
+    return Request(
+        tuple(token_ids),
+        params,
+        priority=fields.whole("priority") or 0,
+        salt=fields.text("cache_salt") or "",
+        retention=None if retention is None else parse_retention(retention, '"retention" in the body'),
+        on_limit=None if on_limit is None else _on_limit(on_limit),
+        num_first=num_first,
+    )
+
+
+def _on_limit(name: str) -> OnLimit:
+    check_on_limit(name)
+    return next(known for known in ON_LIMIT if known == name)
 
 
 def _params(files: ModelFiles, fields: Fields, logprobs: int | None) -> SamplingParams:
