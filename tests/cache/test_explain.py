@@ -100,6 +100,15 @@ def test_was_evicted() -> None:
     assert case.miss([*A[:64], *B]).kind == "never_stored", "it is back"
 
 
+def test_what_is_forgotten_was_not_evicted() -> None:
+    case = Case()
+    case.store(A[:40])
+    case.evict(3)
+    case.store(A[:40])
+    case.cache.clear()
+    assert case.ask(A) == Reuse(0, Miss("never_stored", 0))
+
+
 def test_the_last_partly_filled_block_was_evicted() -> None:
     case = Case()
     case.store(A[:40])

@@ -257,18 +257,17 @@ def test_two_may_plan_the_same_and_each_takes_its_own_marks_away() -> None:
 # --- copies ---
 
 
-def test_the_last_block_is_copied_by_who_writes_first() -> None:
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_the_last_block_is_copied_by_who_writes_first(first: int) -> None:
     cache = cache_of()
     one, text = run(cache, A[:20])
-    twins = [(one.fork(), text.copy()) for _ in range(2)]
+    family = [(one, text), *((one.fork(), text.copy()) for _ in range(2))]
     assert cache.pools[0].num_used == 2
-    for number, (twin, other) in enumerate(twins):
-        assert step(twin, other, [number])
-        assert cache.pools[0].num_used == 3 + number
-    assert step(one, text, [7])
-    assert cache.pools[0].num_used == 4, "the last one goes on in its own"
-    for twin, other in [*twins, (one, text)]:
-        assert_reads(twin, other)
+    for number, (each, written) in enumerate([*family[first:], *family[:first]]):
+        assert step(each, written, [number])
+        assert cache.pools[0].num_used == 2 + min(number + 1, 2), "the last one goes on in what was shared"
+    for each, written in family:
+        assert_reads(each, written)
 
 
 def test_where_there_is_no_room_for_a_copy_a_block_is_taken_over() -> None:
