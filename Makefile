@@ -48,9 +48,13 @@ format: $(VENV)/.kvist-dev ## format the sources
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
-bench: $(VENV)/.kvist-base ## what the cache saves, and how close decode and prefill come to the machine's limits
+bench: $(VENV)/.kvist-base ## what the cache saves, how close decode and prefill come to the machine's limits, many users
 	$(VENV)/bin/kvist bench cache
 	$(VENV)/bin/kvist bench speed
+	$(VENV)/bin/kvist bench throughput
+	$(VENV)/bin/kvist bench prefix
+	$(VENV)/bin/kvist bench speculation
+	$(VENV)/bin/kvist bench schedule
 
 clean: ## remove environments, caches and what was built
 	rm -rf .venv .venv-oracles .venv-llamacpp build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

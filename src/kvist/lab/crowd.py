@@ -15,6 +15,9 @@ from kvist.engine.request import Request, SamplingParams
 from kvist.engine.ticket import Ticket
 from kvist.lab.timing import quantile
 
+LOOK_EVERY = 5
+"""Steps from one look at the pool, which takes some hundred us, to the next; shares no divisor with a block."""
+
 _SALTS = count()
 
 
@@ -53,7 +56,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Step:
-    """One pass: when it began and ended, how many tokens came of it, the blocks in use after it and their waste."""
+    """One pass: when it began and ended, how many tokens came of it; blocks in use and their waste at the last look."""
 
     start_s: float
     end_s: float
@@ -75,6 +78,7 @@ class Crowd:
         self.records: list[Record] = []
         self.steps: list[Step] = []
         self._by_id: dict[int, Record] = {}
+        self._num_blocks, self._waste = 0, 0.0
 
     def ask(self, request: Request) -> Record:
         """Add a request; it is served by the steps that follow."""
@@ -90,8 +94,10 @@ class Crowd:
         end_s = self.engine.clock()
         for event in events:
             self._by_id[event.request_id].token_s.append(end_s)
-        stats = self.engine.stats()
-        self.steps.append(Step(start_s, end_s, len(events), stats.blocks_used, stats.waste))
+        if len(self.steps) % LOOK_EVERY == 0:
+            stats = self.engine.stats()
+            self._num_blocks, self._waste = stats.blocks_used, stats.waste
+        self.steps.append(Step(start_s, end_s, len(events), self._num_blocks, self._waste))
         return self.steps[-1]
 
     def run(self, until: Callable[[], bool] = bool) -> Iterator[Step]:
@@ -124,8 +130,9 @@ class Crowd:
 
     @property
     def mean_waste(self) -> float:
-        """Of all block-seconds in use the share that nothing was in."""
-        return sum(step.waste * step.block_s for step in self.steps) / sum(step.block_s for step in self.steps)
+        """Of all block-seconds in use the share that nothing was in; 0 where no block was seen in use."""
+        whole = sum(step.block_s for step in self.steps)
+        return sum(step.waste * step.block_s for step in self.steps) / whole if whole else 0.0
 
     def ttft_s(self, share: float = 0.5) -> float:
         return quantile([record.ttft_s for record in self.records], share)
