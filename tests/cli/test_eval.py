@@ -68,6 +68,7 @@ def test_the_default_text_is_there(kvist: Command, model: str) -> None:
         (("--depths", "2"), "--depths takes numbers from 0 to 1"),
         (("--depths", "deep"), "--depths takes numbers from 0 to 1"),
         (("--context", "30", "--tokens", "90"), "hide no pass key"),
+        (("--context", "641"), "--context must be from 2 to 640 tokens, as trained, got 641"),
         (("--text", "/no/such/file"), "No such file"),
         (("--plot", "picture.gif"), "can't draw into"),
     ],
@@ -80,8 +81,14 @@ def test_what_cannot_be_measured_is_one_line(kvist: Command, model: str, options
     assert said in done.err
 
 
-def test_a_text_that_is_too_short_is_refused(kvist: Command, model: str, tmp_path: Path) -> None:
+def test_a_text_that_is_too_short_is_refused_where_a_context_is_asked_for(
+    kvist: Command, model: str, tmp_path: Path
+) -> None:
     (tmp_path / "short.txt").write_bytes(b"short")
-    done = kvist("eval", model, "--text", str(tmp_path / "short.txt"), "--context", "200")
+    short = ("eval", model, "--text", str(tmp_path / "short.txt"), "--kv", "bf16", "--depths", "none", "--json")
+    done = kvist(*short, "--context", "200")
     assert done.code == 1
     assert "the text has 5 tokens, fewer than a context of 200" in done.err
+    assert kvist(*short).json["context"] == 5
+    (tmp_path / "short.txt").write_bytes(b"s")
+    assert "the text has 1 tokens" in kvist(*short).err

@@ -93,12 +93,15 @@ def _work(files: ModelFiles, texts: TextOptions) -> Work:
     from kvist.lab.needle import make_needle
 
     num_tokens = texts.tokens or quality.DEFAULT_TOKENS
-    context = min(texts.context or quality.DEFAULT_CONTEXT, files.spec.context_length, num_tokens)
+    trained = files.spec.context_length
+    if texts.context is not None and texts.context > trained:
+        raise RequestError(f"--context must be from 2 to {trained} tokens, as trained, got {texts.context}")
     tokenizer = files.require_tokenizer()
     text = (
         library.library_text(_CHARACTERS_A_TOKEN * num_tokens) if texts.text is None else read_prompt(None, texts.text)
     )
     token_ids = tokenizer.encode(text, add_special_tokens=False)[:num_tokens]
+    context = texts.context or max(2, min(quality.DEFAULT_CONTEXT, trained, len(token_ids)))
     if len(token_ids) < context:
         raise RequestError(
             f"the text has {len(token_ids)} tokens, fewer than a context of {context}; give a longer one"
