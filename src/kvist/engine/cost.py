@@ -11,10 +11,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+
+Coefficients = npt.NDArray[np.float64]
 
 DRIFT = 0.02
-"""How much of the first doubt is added with each step."""
-NOISE = 0.1
+"""How much of the most doubt is added with each step."""
+FLOORS = np.array((1e-3, 1e-4, 3e-7, 1e-7, 1e-4))
+"""Seconds by which each coefficient is in doubt at least, however small it was guessed."""
+NOISE = 0.05
 """A step's own scatter, as a share of its time."""
 MOST_DEVIATIONS = 3.0
 LEAST_SHARE = 0.05
@@ -54,14 +59,19 @@ class CostModel:
     def __init__(self, guess: tuple[float, float, float, float, float]) -> None:
         self._guess = np.array(guess)
         self._least = LEAST_SHARE * self._guess
-        self._doubt = np.diag(self._guess**2)
-        self._cap = self._guess**2
         self._take(self._guess.copy())
+        self._doubt = np.diag(self._most_doubt())
         self.num_seen = 0
 
-    def _take(self, coefficients: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    def _take(self, coefficients: Coefficients) -> None:
         self._now = coefficients
-        self._step_s, self._row_s, self._decode_s, self._prefill_s, self._output_s = coefficients.tolist()
+        numbers: list[float] = coefficients.tolist()
+        self._step_s, self._row_s, self._decode_s, self._prefill_s, self._output_s = numbers
+
+    def _most_doubt(self) -> Coefficients:
+        """The square of how far each coefficient may be off."""
+        most: Coefficients = np.maximum(np.maximum(self._guess, self._now), FLOORS) ** 2
+        return most
 
     @property
     def coefficients(self) -> tuple[float, ...]:
@@ -81,14 +91,15 @@ class CostModel:
     def observe(self, load: Load, seconds: float) -> None:
         """Learn from a step that took ``seconds``."""
         x = np.array((1.0, *load))
-        doubt = self._doubt + np.diag(DRIFT * self._cap)
-        excess = np.sqrt(np.minimum(1.0, self._cap / doubt.diagonal()))
+        most = self._most_doubt()
+        doubt = self._doubt + np.diag(DRIFT * most)
+        excess = np.sqrt(np.minimum(1.0, most / doubt.diagonal()))
         doubt *= excess[:, None] * excess[None, :]
         gain = doubt @ x
         predicted = float(self._now @ x)
         variance = float(x @ gain) + (NOISE * max(predicted, seconds)) ** 2
-        most = MOST_DEVIATIONS * variance**0.5
-        surprise = max(-most, min(most, seconds - predicted))
+        limit = MOST_DEVIATIONS * variance**0.5
+        surprise = max(-limit, min(limit, seconds - predicted))
         gain /= variance
         self._doubt = doubt - np.outer(gain, x @ doubt)
         self._take(np.maximum(self._now + gain * surprise, self._least))
