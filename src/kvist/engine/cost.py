@@ -8,6 +8,7 @@ times its doubt.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -106,7 +107,23 @@ class CostModel:
         self.num_seen += 1
 
     def rows_within(self, load: Load, seconds: float, position: int, most: int) -> int:
-        """The most rows of a prompt, from ``position`` on, that can join ``load`` in ``seconds`` in all."""
+        """The most rows of a prompt, from ``position`` on, that can join ``load`` in ``seconds`` in all.
+
+        What is in doubt counts as time, so that a machine that isn't known yet is asked for less.
+        """
+        count = self._rows_within(load, seconds, position, most)
+        if count > 0 and seconds < math.inf:
+            doubt_s = self.doubt_s(load.plus(prefill_load(position, count, 1)))
+            count = self._rows_within(load, seconds - doubt_s, position, count)
+        return count
+
+    def doubt_s(self, load: Load) -> float:
+        """By how many seconds the prediction may be off."""
+        x = np.array((1.0, *load))
+        variance = float(x @ self._doubt @ x)
+        return math.sqrt(variance)
+
+    def _rows_within(self, load: Load, seconds: float, position: int, most: int) -> int:
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
