@@ -15,20 +15,31 @@ from kvist.cache.cells import key_cells, value_cells
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.errors import CapacityError, SpecError
-from kvist.spec.cache import BLOCK_TOKENS, CODECS, CacheSpec, allocated_bytes, head_bytes, logical_bytes
+from kvist.spec.cache import (
+    BLOCK_TOKENS,
+    CODECS,
+    CacheSpec,
+    allocated_bytes,
+    head_key_bytes,
+    head_value_bytes,
+    logical_bytes,
+)
 from kvist.spec.retention import H2O_PERIOD, RetentionSpec
 
 STEP_TOKENS = 50
 MODEL = model_of([attention_layer(None, kv_heads=2, dim=16), attention_layer(None, dim=32)] * 2)
-SPECS = [CacheSpec("bf16"), CacheSpec(k="f32", v="bf16"), CacheSpec(k="bf16", v="f32")]
+SPECS = [CacheSpec("bf16"), CacheSpec(k="f32", v="bf16"), CacheSpec(k="int8", v="int4"), CacheSpec("int4")]
 retentions = st.builds(RetentionSpec, st.sampled_from(["h2o", "snapkv"]), st.integers(64, 100))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("dim", [16, 80])
 def test_every_byte_of_a_block_is_one_tokens(codec: str, dim: int) -> None:
-    for cells in (key_cells(codec, dim), value_cells(codec, dim)):
-        blocks = np.zeros((2, BLOCK_TOKENS * head_bytes(codec, dim)), np.uint8)
+    for cells, num_bytes in (
+        (key_cells(codec, dim), head_key_bytes(codec, dim)),
+        (value_cells(codec, dim), head_value_bytes(codec, dim)),
+    ):
+        blocks = np.zeros((2, BLOCK_TOKENS * num_bytes), np.uint8)
         for token in range(BLOCK_TOKENS):
             count = 0
             for cell in cells:
@@ -37,7 +48,7 @@ def test_every_byte_of_a_block_is_one_tokens(codec: str, dim: int) -> None:
                 own = view[1, token // cell.width, :, token % cell.width]
                 own[:] += np.array(np.iinfo(cell.dtype).max // 255, cell.dtype)  # 1 in every byte
                 count += own.nbytes
-            assert count == head_bytes(codec, dim)
+            assert count == num_bytes
         assert (blocks[0] == 0).all()
         assert (blocks[1] == 1).all()
 

@@ -28,7 +28,14 @@ from kvist.spec.cache import (
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.model import ModelSpec
 
-SPECS = [CacheSpec("f32"), CacheSpec("bf16"), CacheSpec(k="f32", v="bf16")]
+SPECS = [
+    CacheSpec("f32"),
+    CacheSpec("bf16"),
+    CacheSpec(k="f32", v="bf16"),
+    CacheSpec("int8"),
+    CacheSpec("int4"),
+    CacheSpec(k="int4", v="int8", keep_layers=(0, -1)),
+]
 SMOLLM2 = ModelSpec("llama", 49152, 576, 1536, 8192, (attention_layer(None, kv_heads=3, share=3, dim=64),) * 30)
 MODELS = {
     **{model.name: model_spec_from_config(dict(model.config)) for model in tiny_models()},
@@ -36,7 +43,14 @@ MODELS = {
     "half windows": model_of([attention_layer(window) for window in (None, 48, None, 48, 7)]),
     "other heads": model_of([attention_layer(None, kv_heads=2, dim=80), attention_layer(33, kv_heads=3, dim=32)]),
 }
-SIZES = {"f32": 4, "bf16": 2}
+KEYS = {
+    "f32": lambda dim: 4 * dim,
+    "bf16": lambda dim: 2 * dim,
+    "int8": lambda dim: dim + 2,
+    "int4": lambda dim: dim // 2 + 4 * ((dim + 31) // 32) + 2,
+}
+VALUES = {**KEYS, "int4": lambda dim: dim // 2 + 2}
+"""Bytes of a head, counted here."""
 
 
 def lengths(model: ModelSpec) -> list[int]:
@@ -46,10 +60,20 @@ def lengths(model: ModelSpec) -> list[int]:
     return sorted({length for edge in edges for length in (edge - 1, edge, edge + 1) if length >= 0})
 
 
+def kept(spec: CacheSpec, number: int, num_layers: int) -> tuple[str, str]:
+    """The codecs of a layer's keys and values."""
+    is_kept = number in spec.keep_layers or number - num_layers in spec.keep_layers
+    k, v = ("bf16" if is_kept and codec.startswith("int") else codec for codec in (spec.k_codec, spec.v_codec))
+    return k, v
+
+
 def token_bytes(model: ModelSpec, spec: CacheSpec) -> list[int]:
-    """Each layer's bytes a token, counted here."""
-    sizes = SIZES[spec.k_codec], SIZES[spec.v_codec]
-    return [layer.num_kv_heads * (layer.k_dim * sizes[0] + layer.v_dim * sizes[1]) for layer in model.layers]
+    """Each layer's bytes a token."""
+    codecs = [kept(spec, number, len(model.layers)) for number in range(len(model.layers))]
+    return [
+        layer.num_kv_heads * (KEYS[k](layer.k_dim) + VALUES[v](layer.v_dim))
+        for layer, (k, v) in zip(model.layers, codecs, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.k_codec}-{spec.v_codec}")
@@ -84,9 +108,9 @@ def test_every_byte_belongs_to_one_head_of_one_block(model: ModelSpec, spec: Cac
     assert cache.pool_bytes == 2 * pool_bytes(model, spec, 70, 32)
     owners = np.zeros(cache.store.arena.size, np.uint8)
     for group, pool in zip(layer_groups(model, spec), cache.pools, strict=True):
-        sizes = [BLOCK_TOKENS * dim * SIZES[codec] for dim, codec in
-                 ((group.layer.k_dim, spec.k_codec), (group.layer.v_dim, spec.v_codec))]  # fmt: skip
         for number in group.layers:
+            k_codec, v_codec = kept(spec, number, len(model.layers))
+            sizes = BLOCK_TOKENS * KEYS[k_codec](group.layer.k_dim), BLOCK_TOKENS * VALUES[v_codec](group.layer.v_dim)
             place = cache.store.places[number]
             for block in range(pool.num_blocks):
                 for head in range(group.layer.num_kv_heads):
@@ -173,5 +197,7 @@ def test_a_system_without_huge_pages_serves_too(monkeypatch: pytest.MonkeyPatch)
 def test_what_a_cache_cannot_be() -> None:
     with pytest.raises(CapacityError, match=r"at least one block, 360\.00 KiB; raise --kv-budget"):
         KvCache(SMOLLM2, CacheSpec(), num_tokens=0)
-    with pytest.raises(SpecError, match='unknown codec "int8" for V'):
-        KvCache(SMOLLM2, CacheSpec(v="int8"), num_tokens=16)
+    with pytest.raises(SpecError, match='unknown codec "int3" for v'):
+        KvCache(SMOLLM2, CacheSpec(v="int3"), num_tokens=16)
+    with pytest.raises(SpecError, match=r"no layer -31 to keep in bf16.*change --kv-keep-layers"):
+        KvCache(SMOLLM2, CacheSpec("int8", keep_layers=(0, -31)), num_tokens=16)

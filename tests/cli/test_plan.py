@@ -81,14 +81,14 @@ def test_numbers_of_every_kind_of_layer(kvist: Command, tmp_path: Path) -> None:
     assert done.json["kv"]["constant_bytes"] == 512 * 36864
 
 
-@pytest.mark.parametrize(("codec", "expected"), [("f32", 262144), ("bf16", 131072), ("int8", 66560), ("int4", 33792)])
+@pytest.mark.parametrize(("codec", "expected"), [("f32", 262144), ("bf16", 131072), ("int8", 66560), ("int4", 37888)])
 def test_codecs(kvist: Command, config: str, codec: str, expected: int) -> None:
     assert kvist("plan", config, "--kv", codec, "--json").json["kv"]["full_bytes_per_token"] == expected
 
 
 def test_keys_and_values_apart(kvist: Command, config: str) -> None:
     found = kvist("plan", config, "--kv-k", "int8", "--kv-v", "int4", "--json").json["kv"]
-    assert (found["k"], found["v"], found["full_bytes_per_token"]) == ("int8", "int4", (66560 + 33792) // 2)
+    assert (found["k"], found["v"], found["full_bytes_per_token"]) == ("int8", "int4", 33280 + 16896)
 
 
 def test_another_engine(kvist: Command, config: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from proof.heads import Heads, attend, expected
+from proof.twin import attended
 from tiny.stream import Stream
 
 Array = np.ndarray[Any, Any]
@@ -80,6 +82,10 @@ SMALL = [Heads(16, 3, kv_heads=1, window=window, k_codec="bf16", v_codec="bf16")
 @pytest.mark.parametrize("heads", SMALL, ids=lambda heads: str(heads.window))
 @given(data=st.data())
 def test_any_division_gives_the_same_bytes(heads: Heads, data: st.DataObject) -> None:
+    check_division(heads, data)
+
+
+def check_division(heads: Heads, data: st.DataObject) -> None:
     qkv = numbers(heads)
     whole = in_pieces(heads, qkv, [256])
     sizes = data.draw(st.lists(st.integers(1, 6) | st.integers(1, 256), min_size=1, max_size=30))
@@ -89,6 +95,45 @@ def test_any_division_gives_the_same_bytes(heads: Heads, data: st.DataObject) ->
         "split_chunks": data.draw(st.sampled_from([1, 2, 5])),
     }
     assert in_pieces(heads, qkv, sizes, **division).tobytes() == whole.tobytes()
+
+
+CODED = [
+    Heads(16, 3, k_codec="int8", v_codec="int8"),
+    Heads(16, 3, k_codec="int4", v_codec="int4"),
+    Heads(64, 3, k_codec="int8", v_codec="int8"),
+    Heads(64, 3, k_codec="int4", v_codec="int4"),
+    Heads(80, 2, k_codec="int8", v_codec="int4"),
+    Heads(32, 1, k_codec="int4", v_codec="bf16"),
+    Heads(16, 3, k_codec="bf16", v_codec="int8"),
+]
+
+
+@pytest.mark.parametrize("heads", CODED, ids=lambda h: f"{h.dim}x{h.share} {h.k_codec}-{h.v_codec}")
+def test_integers_are_multiplied_as_the_twin_multiplies_them(heads: Heads) -> None:
+    """1e-5 of the largest value: the twin's weights are the same bytes, its sums are float64."""
+    rows = [0, 1, 15, 16, 100, 254, 255, 256, 257, 511, 512, LENGTH - 1]
+    for window in (None, 5, 300):
+        kind = dataclasses.replace(heads, window=window)
+        q, k, v = numbers(kind)
+        q *= np.float32(2)
+        found = in_pieces(kind, (q, k, v), [40, 3, 1, 250])
+        twin = attended(kind, q, k, v, rows)
+        assert np.abs(found[rows] - twin).max() <= 1e-5 * np.abs(v).max()
+        off = np.sqrt(np.mean((found - expected(kind, q, k, v)) ** 2))
+        assert off <= 0.015 * np.sqrt(np.mean(found**2))
+
+
+CODED_SMALL = [
+    Heads(16, 3, kv_heads=1, window=window, k_codec=codec, v_codec=codec)
+    for window, codec in ((None, "int8"), (100, "int8"), (20, "int4"), (270, "int4"))
+]
+
+
+@settings(max_examples=20)
+@pytest.mark.parametrize("heads", CODED_SMALL, ids=lambda heads: f"{heads.window} {heads.k_codec}")
+@given(data=st.data())
+def test_any_division_of_integers_gives_the_same_bytes(heads: Heads, data: st.DataObject) -> None:
+    check_division(heads, data)
 
 
 def test_several_sequences_in_a_pass() -> None:

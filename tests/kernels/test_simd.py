@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kvist.kernels import simd_llvm, simd_numpy, target
+from kvist.kernels.layout import KEY_LEVELS, VALUE_LEVELS
 
 Array = np.ndarray[Any, Any]
 L = 16
@@ -183,6 +184,38 @@ def byte_dots(ops: ModuleType) -> Callable[..., None]:
     return run
 
 
+def wide_dots(ops: ModuleType) -> Callable[..., None]:
+    """Of 8 and of 64 lanes, and bytes that are looked up for them."""
+
+    def run(memory, out):
+        acc, unsigned, signed = ops.load_i32(memory, 0, 8), ops.load_i32(memory, 32, 8), ops.load_i32(memory, 64, 8)
+        ops.store(out, 0, ops.dot4(acc, unsigned, signed))
+        many = ops.dot4(ops.zero_i32(2, 64), ops.splat_rows_i32(memory, 4, 8, 2, 64), ops.load_i32(memory, 16, 64))
+        ops.store_rows(out, 32, 256, many)
+        nibbles = ops.low_nibbles(ops.load_i32(memory, 0, 64))
+        ops.store(out, 544, ops.value_levels(nibbles))
+        ops.store(out, 800, ops.key_levels(nibbles, ops.load_i32(memory, 8, 64), 0))
+        few = ops.high_nibbles(ops.load_i32(memory, 0, L))
+        ops.store(out, 1056, ops.key_levels(few, ops.load_i32(memory, 4, L), 5))
+        ops.store(out, 1120, ops.value_levels(ops.high_nibbles(ops.load_i32(memory, 0, 8))))
+
+    return run
+
+
+def codes(ops: ModuleType) -> Callable[..., None]:
+    def run(memory, out):
+        x = ops.load_f32(memory, 0, 80)
+        ops.store(out, 0, ops.butterfly(ops.butterfly(x, 1), 8))
+        ops.store(out, 320, ops.butterfly(x, 16))
+        ops.store(out, 640, ops.butterfly(ops.load_f32(memory, 0, 64), 32))
+        ops.store(out, 896, ops.bf16_above(ops.absolute(x)))
+        ops.store(out, 1056, ops.nearest_key_levels(x))
+        ops.store(out, 1376, ops.nearest_value_levels(x))
+        ops.put_i64(out, 1696, ops.get_i64(memory, 3))
+
+    return run
+
+
 def counters(ops: ModuleType) -> Callable[..., None]:
     def run(memory, out, numbers):
         numbers[1] = ops.fetch_add(numbers, 0, np.int64(3))
@@ -193,6 +226,7 @@ def counters(ops: ModuleType) -> Callable[..., None]:
 
 FLOATS, INTS, BF16, SIXTEEN = Twins(float_arithmetic), Twins(integer_arithmetic), Twins(to_bf16), Twins(from_16_bits)
 BOUNDED, TILES, SCALARS, COUNTERS = Twins(bounded_conversions), Twins(tiles), Twins(scalars), Twins(counters)
+CODES = Twins(codes)
 ELSEWHERE = {"call_kernel", "pause", "yield_core"}  # what they do shows in the interpreter's tests alone
 
 
@@ -310,6 +344,41 @@ def dots(request) -> Twins:
         twins = Twins(byte_dots)
         twins.check(np.zeros(3 * L, np.int32), 320, np.int32)
     return twins
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def wide(request) -> Twins:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "current", lambda: target.Target(request.param, tile_rows=4, query_rows=3))
+        twins = Twins(wide_dots)
+        twins.check(np.zeros(80, np.int32), 1152, np.int32)
+    return twins
+
+
+@given(integers(24))
+@example(np.repeat(np.array([0, -1, -2139062144], np.int32), 8))
+def test_wide_dot_products_and_levels(wide: Twins, numbers: Array) -> None:
+    wide.check(np.resize(numbers, 80), 1152, np.int32)
+
+
+@given(floats(40))
+def test_what_codes_are_made_with(numbers: Array) -> None:
+    finite = np.where(np.abs(numbers) < 1e37, numbers, np.float32(1))
+    found = CODES.check(np.resize(finite, 80), 1704, np.uint8)
+    exact = np.abs(np.resize(finite, 80))
+    above = (found[896:1056].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    below = ((found[896:1056].view(np.uint16).astype(np.uint32) - (above > 0)) << 16).view(np.float32)
+    assert (above >= exact).all()
+    assert (below <= exact).all()
+
+
+@given(st.integers(-130, 130), st.integers(-300, 300).map(lambda n: np.float32(n / 4)))
+def test_the_nearest_level(whole: int, size: np.float32) -> None:
+    numbers = np.resize(np.array([whole, size], np.float32), 80)
+    found = CODES.check(numbers, 1704, np.int32)
+    for levels, at in ((KEY_LEVELS, 264), (VALUE_LEVELS, 344)):
+        chosen = np.array(levels)[found[at : at + 80]]
+        assert (np.abs(chosen - numbers) == np.abs(np.array(levels)[:, None] - numbers).min(axis=0)).all()
 
 
 @given(integers(3 * L))

@@ -80,7 +80,10 @@ def test_the_sequences_are_as_before(damaged: Decoder) -> None:
                 [Part(one, GOOD * 4), Part(other, [*GOOD, BAD])],
                 [Part(other, [BAD] * 9)],
             ):
-                with pytest.raises(NumericsError, match=r"NaN or infinity came up in layer 0; the weights are damaged"):
+                with pytest.raises(
+                    NumericsError,
+                    match=r"NaN or infinity came up in layer 0, for the token at position \d+; the weights are damaged",
+                ):
                     damaged.forward(parts)
                 assert (one.num_tokens, other.num_tokens) == (5, 2)
                 one.check()

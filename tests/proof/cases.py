@@ -31,6 +31,12 @@ class Case:
     form: str = "directory"
     weights: str | None = None
     codec: str = "bf16"
+    v_codec: str | None = None
+    keep_layers: tuple[int, ...] = ()
+
+    @property
+    def cache(self) -> CacheSpec:
+        return CacheSpec(self.codec, v=self.v_codec, keep_layers=self.keep_layers)
 
     @property
     def model(self) -> TinyModel:
@@ -52,7 +58,7 @@ class Case:
 
     def new_cache(self, decoder: Decoder, num_sequences: int = 1) -> KvCache:
         """A cache whose every byte says NaN, so that reading what was never written shows."""
-        cache = KvCache(decoder.spec, CacheSpec(self.codec), num_tokens=CONTEXT, num_sequences=num_sequences)
+        cache = KvCache(decoder.spec, self.cache, num_tokens=CONTEXT, num_sequences=num_sequences)
         cache.store.arena[:] = 0xFF
         return cache
 
@@ -99,5 +105,8 @@ CASES = {
         Case("mixed", _llama("qwen3", hidden_size=72, intermediate_size=100, **_MIXED), weights="bf16"),
         Case("biases", _llama("qwen2", **_ONE_KV_HEAD), weights="q4"),
         Case("learned", _GPT2, codec="f32"),
+        Case("int8", _llama(), "q4_1", codec="int8"),
+        Case("int4", _llama("mistral", sliding_window=300), codec="int4"),
+        Case("codecs", _llama(num_hidden_layers=3), "bf16", codec="int8", v_codec="int4", keep_layers=(1,)),
     )
 }

@@ -9,15 +9,18 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tiny.stream import Stream
 
+from kvist.cache import codec as codecs
+from kvist.cache.cells import Cells, key_cells, value_cells
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.checkpoint.catalog import open_checkpoint
 from kvist.model.decoder import Decoder, Part, load_decoder
-from kvist.spec.cache import CacheSpec
+from kvist.spec.cache import BLOCK_TOKENS, CacheSpec
 from proof.cases import CASES
 
 REAL = "smollm2-135m"
@@ -28,12 +31,26 @@ LATE = ((254, 4), (250, 9), (511, 1))
 
 def fill_at_random(cache: KvCache) -> None:
     """Make every number that is kept a normal one, whatever the layout."""
-    arena = cache.store.arena
-    if cache.spec.k_codec == "f32":
-        arena.view(np.float32)[:] = Stream(5, "past").normal((arena.size // 4,))
-    else:
-        wide = Stream(5, "past").normal((arena.size // 2,)).view(np.uint32) >> np.uint32(16)
-        arena.view(np.uint16)[:] = wide.astype(np.uint16)
+    for group, halves in zip(cache.groups, cache.store.halves, strict=True):
+        spec, layer = group.spec, group.layer
+        k, v = codecs.CODECS[spec.k_codec], codecs.CODECS[spec.v_codec]
+        for half, cells, encode, dim in (
+            (halves[0], key_cells(spec.k_codec, layer.k_dim), k.encode_keys, layer.k_dim),
+            (halves[1], value_cells(spec.v_codec, layer.v_dim), v.encode_values, layer.v_dim),
+        ):
+            num_tokens = half.size // half.shape[-1] * BLOCK_TOKENS
+            raw = encode(Stream(5, "past").normal((num_tokens, dim))).reshape(*half.shape[:-1], BLOCK_TOKENS, -1)
+            put_tokens(half, cells, raw)
+
+
+def put_tokens(half: Any, cells: tuple[Cells, ...], raw: Any) -> None:
+    """Put tokens' bytes [..., blocks, 16, bytes of a token] where they stand in the blocks."""
+    start = 0
+    for cell in cells:
+        size = cell.count * np.dtype(cell.dtype).itemsize
+        numbers = np.ascontiguousarray(raw[..., start : start + size]).view(cell.dtype)
+        cell.view(half)[:] = numbers.reshape(*raw.shape[:-2], -1, cell.width, cell.count).swapaxes(-1, -2)
+        start += size
 
 
 def skip(sequence: Sequence, count: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kvist.cache import codec as codecs
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.kernels import attention, blocks, spans
@@ -50,12 +51,11 @@ class Heads:
         return cache
 
 
-def stored(x: Array, codec: str) -> Array:
-    """What the cache keeps of f32 numbers (no NaN, none near the end of the range)."""
-    if codec == "f32":
-        return x
-    bits = x.view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+def stored(x: Array, codec: str, *, is_key: bool = True) -> Array:
+    """What the cache keeps of keys or values [T, H, D]."""
+    kept = codecs.CODECS[codec]
+    ways = (kept.encode_keys, kept.decode_keys) if is_key else (kept.encode_values, kept.decode_values)
+    return ways[1](ways[0](x.reshape(-1, x.shape[-1]))).reshape(x.shape)
 
 
 def attend(
@@ -102,7 +102,7 @@ def attend(
         **place, **common, **arenas,
     )  # fmt: skip
     run_line(
-        made(attention.finish_kernel, dim), attention.FIN, lowered.num_split_rows, heads=heads.num_heads,
+        made(attention.finish_kernel, dim, codecs[1]), attention.FIN, lowered.num_split_rows, heads=heads.num_heads,
         chunk_heads=heads.num_heads, share=share, **common, **arenas,
     )  # fmt: skip
     for sequence, *_ in parts:
@@ -113,8 +113,8 @@ def attend(
 def expected(heads: Heads, q: Array, k: Array, v: Array) -> Array:
     """Attention of a whole sequence in float64 [T, H, D], over keys and values as they are stored."""
     keys, values = (
-        np.repeat(stored(x, codec).astype(np.float64), heads.share, axis=1)
-        for x, codec in ((k, heads.k_codec), (v, heads.v_codec))
+        np.repeat(stored(x, codec, is_key=is_key).astype(np.float64), heads.share, axis=1)
+        for x, codec, is_key in ((k, heads.k_codec, True), (v, heads.v_codec, False))
     )
     scores = np.einsum("thd,shd->hts", q.astype(np.float64), keys) / np.sqrt(heads.dim)
     past = np.arange(len(q))[:, None] - np.arange(len(q))

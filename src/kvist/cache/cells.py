@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvist.spec.cache import BLOCK_TOKENS, head_bytes
+from kvist.spec.cache import BLOCK_TOKENS, head_key_bytes, head_value_bytes
 
 _VALUE_WIDTHS = {"f32": (np.uint32, 1), "bf16": (np.uint16, 2), "int8": (np.uint8, 4), "int4": (np.uint8, 4)}
 """Type of the numbers of a value, and how many tokens stand side by side."""
@@ -53,22 +53,25 @@ def _code_bytes(codec: str, dim: int) -> int:
 
 def key_cells(codec: str, dim: int) -> tuple[Cells, ...]:
     """How keys of width ``dim`` stand: four bytes of each of the 16 tokens, and the next four."""
-    count = _code_bytes(codec, dim) // 4
-    return _with_scales(Cells(0, np.uint32, count, BLOCK_TOKENS), codec, dim)
+    return _with_scales(Cells(0, np.uint32, _code_bytes(codec, dim) // 4, BLOCK_TOKENS), head_key_bytes(codec, dim))
 
 
 def value_cells(codec: str, dim: int) -> tuple[Cells, ...]:
     """How values of width ``dim`` stand."""
     dtype, width = _VALUE_WIDTHS[codec]
-    return _with_scales(Cells(0, dtype, _code_bytes(codec, dim) // np.dtype(dtype).itemsize, width), codec, dim)
+    codes = Cells(0, dtype, _code_bytes(codec, dim) // np.dtype(dtype).itemsize, width)
+    return _with_scales(codes, head_value_bytes(codec, dim))
 
 
-def _with_scales(codes: Cells, codec: str, dim: int) -> tuple[Cells, ...]:
-    scale_bytes = head_bytes(codec, dim) - _code_bytes(codec, dim)
-    if not scale_bytes:
-        return (codes,)
-    start = BLOCK_TOKENS * _code_bytes(codec, dim)
-    return codes, Cells(start, _SCALE_TYPE, scale_bytes // np.dtype(_SCALE_TYPE).itemsize, BLOCK_TOKENS)
+def _with_scales(codes: Cells, head_bytes: int) -> tuple[Cells, ...]:
+    """The codes, what stands after them in words of four bytes, and the scale; ``head_bytes`` are a token's in all."""
+    cells, start = [codes], codes.count * np.dtype(codes.dtype).itemsize
+    for dtype in (np.uint32, _SCALE_TYPE):
+        count = (head_bytes - start) // np.dtype(dtype).itemsize
+        if count:
+            cells.append(Cells(BLOCK_TOKENS * start, dtype, count, BLOCK_TOKENS))
+            start += count * np.dtype(dtype).itemsize
+    return tuple(cells)
 
 
 def move(blocks: npt.NDArray[np.uint8], cells: tuple[Cells, ...], sources: Places, targets: Places) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kvist.cache.cells import Places, key_cells, move, value_cells
 from kvist.cache.memory import available_memory
 from kvist.errors import CapacityError
-from kvist.spec.cache import BLOCK_TOKENS, LayerGroup, head_bytes
+from kvist.spec.cache import BLOCK_TOKENS, LayerGroup, head_key_bytes, head_value_bytes
 from kvist.units import format_bytes
 
 PAGE_BYTES = 4096
@@ -49,8 +49,8 @@ class Store:
         size = 0
         for number, (group, count) in enumerate(zip(groups, num_blocks, strict=True)):
             layer = group.layer
-            k_block = BLOCK_TOKENS * head_bytes(group.spec.k_codec, layer.k_dim)
-            v_block = BLOCK_TOKENS * head_bytes(group.spec.v_codec, layer.v_dim)
+            k_block = BLOCK_TOKENS * head_key_bytes(group.spec.k_codec, layer.k_dim)
+            v_block = BLOCK_TOKENS * head_value_bytes(group.spec.v_codec, layer.v_dim)
             k_head, v_head = count * k_block, count * v_block
             for layer_number in group.layers:
                 v = size + layer.num_kv_heads * k_head

@@ -11,7 +11,6 @@ from kvist.cli import options
 from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
 from kvist.errors import KvistError
-from kvist.spec.cache import CacheSpec
 from kvist.units import format_bytes
 
 if TYPE_CHECKING:
@@ -82,6 +81,9 @@ def bench_speed(
     model: options.Model = options.DEFAULT_MODEL,
     weights: options.Weights = None,
     kv: options.Kv = options.DEFAULT_KV,
+    kv_k: options.KvK = None,
+    kv_v: options.KvV = None,
+    kv_keep_layers: options.KvKeepLayers = None,
     threads: options.Threads = None,
     length: Annotated[
         list[int] | None, typer.Option(metavar="TOKENS", help="A context length to measure at; may be repeated.")
@@ -98,14 +100,19 @@ def bench_speed(
     from kvist.lab.machine import this_machine
     from kvist.model.decoder import load_decoder
 
-    out, machine, cache = Output(is_json), this_machine(), CacheSpec(kv)
+    out, machine, cache = Output(is_json), this_machine(), options.cache_spec(kv, kv_k, kv_v, kv_keep_layers)
     threads = threads or usable_cores().num_usable
     lengths = length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS)
     with open_model(model) as files:
         decoder = load_decoder(files.checkpoint, weights=weights, threads=threads)
-        facts = {"model": files.name, "threads": threads, "kv": kv, "weight_types": decoder.weight_types}
+        facts = {
+            "model": files.name,
+            "threads": threads,
+            "kv": {"k": cache.k_codec, "v": cache.v_codec},
+            "weight_types": decoder.weight_types,
+        }
         try:
-            out.notice(f"{files.name}, {threads} threads, {kv} cache; {machine}")
+            out.notice(f"{files.name}, {threads} threads, K {cache.k_codec}, V {cache.v_codec}; {machine}")
             bench = lab.bench_speed(
                 decoder,
                 cache,

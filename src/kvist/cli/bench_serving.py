@@ -16,7 +16,7 @@ from kvist.cli.flatten import flattened
 from kvist.cli.interrupt import EndsProcess
 from kvist.cli.output import Output, command
 from kvist.errors import KvistError
-from kvist.spec.cache import CacheSpec, bytes_per_token, check_codec, pool_bytes
+from kvist.spec.cache import CacheSpec, bytes_per_token, pool_bytes
 from kvist.units import format_bytes
 
 __all__ = ["bench_app"]
@@ -36,15 +36,13 @@ class EngineOptions:
 
     weights: options.Weights = None
     kv: options.Kv = options.DEFAULT_KV
-    kv_k: Annotated[str | None, typer.Option("--kv-k", metavar="CODEC", help="How keys are kept.")] = None
-    kv_v: Annotated[str | None, typer.Option("--kv-v", metavar="CODEC", help="How values are kept.")] = None
+    kv_k: options.KvK = None
+    kv_v: options.KvV = None
     threads: options.Threads = None
 
     @property
     def cache(self) -> CacheSpec:
-        for option, codec in (("--kv", self.kv), ("--kv-k", self.kv_k), ("--kv-v", self.kv_v)):
-            check_codec(codec or self.kv, option)
-        return CacheSpec(self.kv, self.kv_k, self.kv_v)
+        return options.cache_spec(self.kv, self.kv_k, self.kv_v)
 
 
 @contextmanager

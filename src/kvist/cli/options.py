@@ -17,7 +17,7 @@ from kvist.cli.interrupt import EndsProcess
 from kvist.engine.context import beyond_trained
 from kvist.engine.limit import ON_LIMIT, OnLimit, check_on_limit
 from kvist.engine.request import SamplingParams
-from kvist.errors import ContextWarning
+from kvist.errors import ContextWarning, SpecError
 from kvist.spec.cache import CODECS, CacheSpec, check_codec
 from kvist.spec.retention import ALL, parse_retention
 
@@ -34,6 +34,16 @@ Model = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document as the last line of stdout.")]
 Kv = Annotated[str, typer.Option("--kv", metavar="CODEC", help=f"How keys and values are kept: {', '.join(CODECS)}.")]
+KvK = Annotated[str | None, typer.Option("--kv-k", metavar="CODEC", help="How keys are kept.")]
+KvV = Annotated[str | None, typer.Option("--kv-v", metavar="CODEC", help="How values are kept.")]
+KvKeepLayers = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-keep-layers",
+        metavar="LIST",
+        help="Layers to keep in bf16 where the others are in int8 or int4: 0,1,-1 (-1 is the last).",
+    ),
+]
 Retention = Annotated[
     str,
     typer.Option(
@@ -107,8 +117,9 @@ class LoadOptions:
 
     weights: Weights = None
     kv: Kv = DEFAULT_KV
-    kv_k: Annotated[str | None, typer.Option("--kv-k", metavar="CODEC", help="How keys are kept.")] = None
-    kv_v: Annotated[str | None, typer.Option("--kv-v", metavar="CODEC", help="How values are kept.")] = None
+    kv_k: KvK = None
+    kv_v: KvV = None
+    kv_keep_layers: KvKeepLayers = None
     retention: Retention = str(ALL)
     kv_budget: Annotated[
         str | None,
@@ -133,9 +144,7 @@ class LoadOptions:
 
     @property
     def cache(self) -> CacheSpec:
-        for option, codec in (("--kv", self.kv), ("--kv-k", self.kv_k), ("--kv-v", self.kv_v)):
-            check_codec(codec or self.kv, option)
-        return CacheSpec(self.kv, self.kv_k, self.kv_v, parse_retention(self.retention))
+        return cache_spec(self.kv, self.kv_k, self.kv_v, self.kv_keep_layers, self.retention)
 
     @property
     def limit_kind(self) -> OnLimit:
@@ -174,6 +183,23 @@ class LoadOptions:
                 on_limit=self.limit_kind,
                 progress=progress,
             )
+
+
+def cache_spec(
+    kv: str, kv_k: str | None, kv_v: str | None, keep_layers: str | None = None, retention: str = str(ALL)
+) -> CacheSpec:
+    """Return how the cache is kept; SpecError names the option that is wrong."""
+    for option, codec in (("--kv", kv), ("--kv-k", kv_k), ("--kv-v", kv_v)):
+        check_codec(codec or kv, option)
+    return CacheSpec(kv, kv_k, kv_v, parse_retention(retention), _parse_layers(keep_layers or ""))
+
+
+def _parse_layers(listed: str) -> tuple[int, ...]:
+    """Return ``"0,1,-1"`` as numbers."""
+    try:
+        return tuple(int(number) for number in listed.split(",")) if listed else ()
+    except ValueError:
+        raise SpecError(f'--kv-keep-layers takes layer numbers, such as 0,1,-1, got "{listed}"') from None
 
 
 def _parse_biases(pairs: list[str]) -> dict[int, float]:

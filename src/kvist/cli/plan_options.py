@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvist.cli.options import Retention
+from kvist.cli.options import KvK, KvKeepLayers, KvV, Retention, cache_spec
 from kvist.errors import SpecError
 from kvist.planner.devices import DEVICES
 from kvist.planner.engine import Engine, KvistEngine
@@ -17,8 +17,8 @@ from kvist.planner.llama_cpp import LlamaCppEngine
 from kvist.planner.settings import PlanSettings
 from kvist.planner.vllm import DEFAULT_BATCHED_TOKENS, VllmEngine
 from kvist.planner.weight_types import BITS
-from kvist.spec.cache import PRICED_CODECS, CacheSpec, check_codec
-from kvist.spec.retention import ALL, parse_retention
+from kvist.spec.cache import CODECS
+from kvist.spec.retention import ALL
 from kvist.spec.state import STATE_BYTES
 from kvist.units import parse_bytes
 
@@ -36,10 +36,11 @@ class CacheOptions:
         typer.Option("--context", "--ctx", metavar="TOKENS", help="Length of a sequence. Default: as trained."),
     ] = None
     kv: Annotated[
-        str, typer.Option("--kv", metavar="CODEC", help=f"How keys and values are kept: {', '.join(PRICED_CODECS)}.")
+        str, typer.Option("--kv", metavar="CODEC", help=f"How keys and values are kept: {', '.join(CODECS)}.")
     ] = "bf16"
-    kv_k: Annotated[str | None, typer.Option("--kv-k", metavar="CODEC", help="How keys are kept.")] = None
-    kv_v: Annotated[str | None, typer.Option("--kv-v", metavar="CODEC", help="How values are kept.")] = None
+    kv_k: KvK = None
+    kv_v: KvV = None
+    kv_keep_layers: KvKeepLayers = None
     state_dtype: Annotated[
         str, typer.Option(metavar="TYPE", help=f"Precision of recurrent states: {', '.join(STATE_BYTES)}.")
     ] = "f32"
@@ -129,13 +130,10 @@ def settings(
     Raises:
         SpecError: an option is unknown or out of range.
     """
-    for option, codec in (("--kv", cache.kv), ("--kv-k", cache.kv_k), ("--kv-v", cache.kv_v)):
-        if codec is not None:
-            check_codec(codec, option, PRICED_CODECS)
     given = _size("--weight-bytes", memory.weight_bytes)
     return PlanSettings(
         context=cache.context,
-        cache=CacheSpec(cache.kv, cache.kv_k, cache.kv_v, parse_retention(cache.retention)),
+        cache=cache_spec(cache.kv, cache.kv_k, cache.kv_v, cache.kv_keep_layers, cache.retention),
         state_codec=cache.state_dtype,
         encoder_tokens=cache.encoder_tokens,
         engine=_engine(memory),

@@ -6,12 +6,13 @@ the other or they are attended apart and merged by ``finish``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvist.kernels import target
-from kvist.kernels.elementwise import exp, padded_width, quantise_groups
+from kvist.kernels import span_codes, span_floats, target
+from kvist.kernels.codes import turn
+from kvist.kernels.elementwise import exp, padded_width, place_of, quantise_groups
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
     BLOCK_TOKENS,
@@ -45,7 +46,10 @@ from kvist.kernels.simd import (
     value,
 )
 from kvist.kernels.spans import (
+    CODEC_BF16,
     CODEC_F32,
+    CODEC_INT4,
+    CODEC_INT8,
     RECORD_HEAD,
     SCORE_BYTES,
     Arenas,
@@ -55,8 +59,6 @@ from kvist.kernels.spans import (
     position_of,
     record_bytes,
     softmax_row,
-    weigh_values,
-    write_scores,
 )
 
 ONE = np.float32(1)
@@ -69,11 +71,11 @@ FIN = fields("heads chunk_heads out out_stride parts share window quantised quan
 
 
 @inline
-def quantise_heads(work, at, first, heads, width, out, line, shape):
+def quantise_heads(work, at, first, heads, width, out, place, shape):
     """Quantise the columns of some heads of a row; they end at a multiple of 32, or at the row's end."""
     columns = value(shape.dim)
     end = padded_width((first + heads) * columns)
-    quantise_groups(work, at, first * columns // GROUP, end // GROUP, padded_width(width), out, line)
+    quantise_groups(work, at, first * columns // GROUP, end // GROUP, padded_width(width), out, place)
 
 
 @inline
@@ -103,9 +105,11 @@ def merge(work, into, part, is_first, shape):
 
 @called
 def write_result(work, record, out, shape):
-    """Write a record's weighted values over its sum, [D] f32."""
+    """Write a record's weighted values over its sum, [D] f32; values that were turned are turned back."""
     inverse = splat_f32(ONE / get_f32(work, record + 4), shape.dim)
     store(work, out, mul(load_f32(work, record + RECORD_HEAD, shape.dim), inverse))
+    if value(shape.v_codec) >= CODEC_INT8:
+        turn(work, out, out, shape)
 
 
 @called
@@ -121,12 +125,12 @@ def attend_queries(arenas, head, span, q, query, scores, runs, is_apart, shape, 
         return
     first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
     record, parts = record_bytes(shape), scores + value(rows) * SCORE_BYTES
-    write_scores(arenas, head, first, last, query, scores, shape, rows)
+    shape.write_scores(arenas, head, first, last, query, scores, shape, rows)
     for r in range(value(rows)):
         position = position_of(head, q + r)
         low, high = low_of(head, position), position + 1
         softmax_row(arenas.work, scores + r * SCORE_BYTES, parts + r * record, first, last, low, high)
-    weigh_values(arenas, head, start, end, q, scores, parts, shape, rows, joint_rows)
+    shape.weigh_values(arenas, head, start, end, q, scores, parts, shape, rows, joint_rows)
     for r in range(value(rows)):
         position = position_of(head, q + r)
         if is_seen(head, span, position):
@@ -229,12 +233,33 @@ def finish(chunk, thread, line, program, table, work, shape):
     if program[line, FIN.quantised] >= 0:
         at = program[line, FIN.out] + row * program[line, FIN.out_stride]
         out = program[line, FIN.quantised] + row * program[line, FIN.quantised_stride]
-        quantise_heads(work, at, first, heads, program[line, FIN.width], out, line, shape)
+        quantise_heads(work, at, first, heads, program[line, FIN.width], out, place_of(line, row), shape)
 
 
-def _joint(rows: int, dim: int, registers: int) -> int:
+SCORES = {
+    CODEC_F32: span_floats.write_scores,
+    CODEC_BF16: span_floats.write_scores,
+    CODEC_INT8: span_codes.write_scores_int8,
+    CODEC_INT4: span_codes.write_scores_int4,
+}
+VALUES = {
+    CODEC_F32: span_floats.weigh_values,
+    CODEC_BF16: span_floats.weigh_values,
+    CODEC_INT8: span_codes.weigh_values_int8,
+    CODEC_INT4: span_codes.weigh_values_int4,
+}
+"""Scores by the keys' codec, weighted values by the values'. Only what a model needs is compiled."""
+
+
+def _panel(dim: int, v_codec: int) -> int:
+    """Dims of integer values that are added up together: of int4, in each half."""
+    wide = dim // 2 if v_codec == CODEC_INT4 else dim
+    return next(panel for panel in (64, 32, 16, 8) if wide % panel == 0)
+
+
+def _joint(rows: int, registers_a_row: int, registers: int) -> int:
     """The largest part of ``rows`` queries whose weighted values fit in registers."""
-    return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * dim // LANES <= registers))
+    return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * registers_a_row <= registers))
 
 
 def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
@@ -242,11 +267,17 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
     most = target.current().query_rows
     few = share if share <= most else share % most or most
     registers = 24 if most > 3 else 8
-    joint_most, joint_few = _joint(most, dim, registers), _joint(few, dim, registers)
+    half, panel = dim // 2, _panel(dim, v_codec)
+    in_use = {CODEC_INT8: panel, CODEC_INT4: 2 * panel}.get(v_codec, dim)
+    joint_most, joint_few = (_joint(rows, -(-in_use // LANES), registers) for rows in (most, few))
+    write_scores, weigh_values = SCORES[k_codec], VALUES[v_codec]
 
     @kernel(SIGNATURE)
     def run_attention(chunk, thread, line, program, table, weights, cache, work):
-        arenas, shape = Arenas(table, cache, work), Shape(static(dim), static(k_codec), static(v_codec))
+        arenas = Arenas(table, cache, work)
+        shape = Shape(
+            static(dim), static(half), static(panel), static(k_codec), static(v_codec), write_scores, weigh_values
+        )
         attend(
             chunk,
             thread,
@@ -274,12 +305,18 @@ def scratch_bytes(dim: int, queries: int) -> int:
     return target.current().query_rows * (SCORE_BYTES + record) + queries * record
 
 
-def finish_kernel(dim: int) -> Any:
+class ResultShape(NamedTuple):
+    """What ``finish`` needs of a ``Shape``."""
+
+    dim: Any
+    v_codec: Any
+
+
+def finish_kernel(dim: int, v_codec: int) -> Any:
     """The kernel that ends a layer's attention; a chunk is some heads of a row."""
 
     @kernel(SIGNATURE)
     def run_finish(chunk, thread, line, program, table, weights, cache, work):
-        shape = Shape(static(dim), static(CODEC_F32), static(CODEC_F32))
-        finish(chunk, thread, line, program, table, work, shape)
+        finish(chunk, thread, line, program, table, work, ResultShape(static(dim), static(v_codec)))
 
     return run_finish

@@ -6,11 +6,12 @@ A value is rounded once, here, by its codec; NaN or infinity in it sets the stat
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvist.kernels.elementwise import inverse_root, mean_square, report
+from kvist.kernels import codes
+from kvist.kernels.elementwise import inverse_root, mean_square, place_of, report
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import BLOCK_TOKENS, GROUPS, LANES, SCRATCH, SCRATCH_STRIDE, fields
 from kvist.kernels.simd import (
@@ -31,9 +32,17 @@ from kvist.kernels.simd import (
     value,
     zero_f32,
 )
-from kvist.kernels.spans import CODEC_BF16, Shape
+from kvist.kernels.spans import CODEC_BF16, CODEC_F32, CODEC_INT4, CODEC_INT8
 
 ZERO = np.float32(0)
+
+
+class HeadShape(NamedTuple):
+    """Compile-time constants: head dim, and half of it."""
+
+    dim: Any
+    half: Any
+
 
 AP = fields(
     "group kv_heads share qkv qkv_stride q q_head k k_head k_block "
@@ -88,74 +97,109 @@ def prepare(work, at, out, angles, turned, weights, norm, eps, factor, shape):
 
 
 @inline
-def write_key(work, at, cache, block, slot, scratch, shape):
-    """Write a key into column ``slot`` of its block, transposed."""
-    if value(shape.k_codec) == CODEC_BF16:
-        store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
-        for d in range(value(shape.dim)):
-            put_u16(cache, block + (d // 2 * BLOCK_TOKENS + slot) * 4 + d % 2 * 2, get_u16(work, scratch + d * 2))
-    else:
-        for d in range(value(shape.dim)):
-            put_f32(cache, block + (d * BLOCK_TOKENS + slot) * 4, get_f32(work, at + d * 4))
-
-
-@inline
-def write_value(work, at, cache, block, slot, scratch, shape):
-    """Write a value into its slot; two tokens' bf16 stand side by side."""
-    if value(shape.v_codec) == CODEC_BF16:
-        store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
-        for d in range(value(shape.dim)):
-            put_u16(
-                cache, block + ((slot // 2 * value(shape.dim) + d) * 2 + slot % 2) * 2, get_u16(work, scratch + d * 2)
-            )
-    else:
-        store(cache, block + slot * value(shape.dim) * 4, load_f32(work, at, shape.dim))
-
-
-@inline
-def check_finite(work, at, line, shape):
+def check_finite(work, at, place, shape):
     """Set the status where one of a head's numbers is NaN or infinite."""
     check = zero_f32(1, LANES)
     for i in range(0, value(shape.dim), LANES):
         check = fma(load_f32(work, at + i * 4, LANES), splat_f32(ZERO, LANES), check)
     if sum_lanes(check) != ZERO:
-        report(work, line)
+        report(work, place)
 
 
 @inline
-def append(chunk, thread, line, program, table, weights, cache, work, shape):
+def write_query_float(work, at, out, shape):
+    """Queries meet f32 and bf16 keys as f32."""
+    store(work, out, load_f32(work, at, shape.dim))
+
+
+@inline
+def write_key_f32(work, at, cache, block, slot, scratch, shape):
+    """Write a key into column ``slot`` of its block, transposed."""
+    for d in range(value(shape.dim)):
+        put_f32(cache, block + (d * BLOCK_TOKENS + slot) * 4, get_f32(work, at + d * 4))
+
+
+@inline
+def write_key_bf16(work, at, cache, block, slot, scratch, shape):
+    """The same; dims 2i and 2i + 1 stand side by side."""
+    store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
+    for d in range(value(shape.dim)):
+        put_u16(cache, block + (d // 2 * BLOCK_TOKENS + slot) * 4 + d % 2 * 2, get_u16(work, scratch + d * 2))
+
+
+@inline
+def write_value_f32(work, at, cache, block, slot, scratch, shape):
+    """Write a value into its slot."""
+    store(cache, block + slot * value(shape.dim) * 4, load_f32(work, at, shape.dim))
+
+
+@inline
+def write_value_bf16(work, at, cache, block, slot, scratch, shape):
+    """The same; two tokens stand side by side."""
+    store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
+    to = block + slot // 2 * value(shape.dim) * 4 + slot % 2 * 2
+    for d in range(value(shape.dim)):
+        put_u16(cache, to + d * 4, get_u16(work, scratch + d * 2))
+
+
+QUERIES = {
+    CODEC_F32: write_query_float,
+    CODEC_BF16: write_query_float,
+    CODEC_INT8: codes.write_query,
+    CODEC_INT4: codes.write_query,
+}
+KEYS = {
+    CODEC_F32: write_key_f32,
+    CODEC_BF16: write_key_bf16,
+    CODEC_INT8: codes.write_key_int8,
+    CODEC_INT4: codes.write_key_int4,
+}
+VALUES = {
+    CODEC_F32: write_value_f32,
+    CODEC_BF16: write_value_bf16,
+    CODEC_INT8: codes.write_value_int8,
+    CODEC_INT4: codes.write_value_int4,
+}
+"""How a query for keys of a codec is written, and a key and a value in it. Only what a model needs is compiled."""
+
+
+@inline
+def append(chunk, thread, line, program, table, weights, cache, work, shape, write_query, write_key, write_value):
     """A chunk is a row and a KV head: its queries are prepared, its key and value written into the row's slot."""
     kv_heads, share = program[line, AP.kv_heads], program[line, AP.share]
     row, kv_head = chunk // kv_heads, chunk % kv_heads
-    size = value(shape.dim) * 4
+    size, place = value(shape.dim) * 4, place_of(line, row)
     qkv = program[line, AP.qkv] + row * program[line, AP.qkv_stride]
     angles, turned = program[line, AP.angles] + row * program[line, AP.angles_stride], program[line, AP.turned]
     eps = get_f32(weights, program[line, AP.eps])
     scale = get_f32(weights, program[line, AP.scale])
     q_out = program[line, AP.q] + kv_head * program[line, AP.q_head] + row * share * size
+    head = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
     for g in range(share):
-        head = qkv + (kv_head * share + g) * size
-        prepare(work, head, q_out + g * size, angles, turned, weights, program[line, AP.q_norm], eps, scale, shape)
-        check_finite(work, q_out + g * size, line, shape)
-    key = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
+        at = qkv + (kv_head * share + g) * size
+        prepare(work, at, head, angles, turned, weights, program[line, AP.q_norm], eps, scale, shape)
+        check_finite(work, head, place, shape)
+        write_query(work, head, q_out + g * size, shape)
     k_in, v_in = qkv + (kv_heads * share + kv_head) * size, qkv + (kv_heads * share + kv_heads + kv_head) * size
-    prepare(work, k_in, key, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
-    check_finite(work, key, line, shape)
-    check_finite(work, v_in, line, shape)
+    prepare(work, k_in, head, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
+    check_finite(work, head, place, shape)
+    check_finite(work, v_in, place, shape)
     cell = table[table[GROUPS + 2 * program[line, AP.group]] + row]
     block, column = cell // BLOCK_TOKENS, cell % BLOCK_TOKENS
     k_block = program[line, AP.k] + kv_head * program[line, AP.k_head] + block * program[line, AP.k_block]
-    write_key(work, key, cache, k_block, column, key + size, shape)
+    write_key(work, head, cache, k_block, column, head + size, shape)
     v_block = program[line, AP.v] + kv_head * program[line, AP.v_head] + block * program[line, AP.v_block]
-    write_value(work, v_in, cache, v_block, column, key + size, shape)
+    write_value(work, v_in, cache, v_block, column, head, shape)
 
 
 def append_kernel(dim: int, k_codec: int, v_codec: int) -> Any:
     """The kernel that prepares q and writes K and V, for one head dim and one way of storing them."""
+    half = dim // 2
+    write_query, write_key, write_value = QUERIES[k_codec], KEYS[k_codec], VALUES[v_codec]
 
     @kernel(SIGNATURE)
     def run_append(chunk, thread, line, program, table, weights, cache, work):
-        shape = Shape(static(dim), static(k_codec), static(v_codec))
-        append(chunk, thread, line, program, table, weights, cache, work, shape)
+        shape = HeadShape(static(dim), static(half))
+        append(chunk, thread, line, program, table, weights, cache, work, shape, write_query, write_key, write_value)
 
     return run_append

@@ -18,7 +18,7 @@ from kvist.kernels.simd import (
     first_lane,
     fma,
     get_f32,
-    get_i32,
+    get_i64,
     keep_lanes,
     load_f32,
     max_lanes,
@@ -29,6 +29,7 @@ from kvist.kernels.simd import (
     power_of_two,
     put_f32,
     put_i32,
+    put_i64,
     rint,
     splat_f32,
     square_root,
@@ -90,10 +91,16 @@ def activate(x, activation):
 
 
 @inline
-def report(work, line):
-    """Say in the status that this line met NaN or infinity, unless an earlier one did."""
-    if get_i32(work, STATUS) == 0:
-        put_i32(work, STATUS, np.int32(line + 1))
+def place_of(line, row):
+    """A line of the program and a row of the pass as one number, for the status."""
+    return row << 32 | line
+
+
+@inline
+def report(work, place):
+    """Say in the status that NaN or infinity was met at a place, unless it was met earlier."""
+    if get_i64(work, STATUS) == 0:
+        put_i64(work, STATUS, place + 1)
 
 
 @inline
@@ -106,11 +113,11 @@ def quantise_group(memory, at, inverse, out):
 
 
 @inline
-def quantise_groups(memory, at, first, end, width, out, line):
+def quantise_groups(memory, at, first, end, width, out, place):
     """Write groups ``first`` to ``end`` - 1 of an f32 row as int8, rint(x * (127 / amax)), with a scale a group of 32.
 
-    ``at`` is the row's first value, ``out`` where its quantised form starts. Sets the status where a value is NaN or
-    infinite.
+    ``at`` is the row's first value, ``out`` where its quantised form starts. Sets the status to ``place`` where a value
+    is NaN or infinite.
     """
     scales = out + width
     count = width // GROUP
@@ -128,13 +135,13 @@ def quantise_groups(memory, at, first, end, width, out, line):
         put_i32(memory, scales + (count + g) * 4, np.int32(total))
         put_f32(memory, scales + (2 * count + g) * 4, scale * F(total))
     if sum_lanes(check) != ZERO:
-        report(memory, line)
+        report(memory, place)
 
 
 @inline
-def quantise(memory, at, width, out, line):
+def quantise(memory, at, width, out, place):
     """A whole row, see ``quantise_groups``."""
-    quantise_groups(memory, at, 0, width // GROUP, width, out, line)
+    quantise_groups(memory, at, 0, width // GROUP, width, out, place)
 
 
 @inline
@@ -193,7 +200,7 @@ def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised)
     eps = get_f32(weights, program[line, NORM.eps])
     norm_row(work, at, width, weights, program[line, NORM.weight], program[line, NORM.bias], eps, normed, kind)
     if value(is_quantised):
-        quantise(work, normed, padded_width(width), out, line)
+        quantise(work, normed, padded_width(width), out, place_of(line, row))
 
 
 @inline
@@ -214,7 +221,7 @@ def activation(chunk, thread, line, program, table, work, kind, is_quantised):
             x = mul(x, keep_lanes(load_f32(work, other + i * 4, LANES), i, 0, width, ZERO))
         store(work, to + i * 4, x)
     if value(is_quantised):
-        quantise_groups(work, to, first // GROUP, end // GROUP, padded, out, line)
+        quantise_groups(work, to, first // GROUP, end // GROUP, padded, out, place_of(line, row))
 
 
 def norm_kernel(kind: int, is_quantised: bool) -> Any:

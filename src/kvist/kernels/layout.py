@@ -63,8 +63,14 @@ TILE_FIELDS = 4
 TALLY_FIELDS = 6
 
 STATUS = 0
-"""Offset in ``work`` of the status: an int32 that a kernel sets to the line where it met NaN or infinity, plus 1."""
+"""Offset in ``work`` of the status, an int64 that a kernel sets where it met NaN or infinity: ``place_of`` plus 1."""
 WORK_HEAD = 64
+
+
+def line_and_row(status: int) -> tuple[int, int]:
+    """The line of the program, and the row of the pass, that a status other than 0 names."""
+    return (status - 1) & 0xFFFFFFFF, (status - 1) >> 32
+
 
 COUNTERS = 16
 CLAIMED, CHUNKS, DONE = 0, 1, 8
@@ -78,6 +84,12 @@ SPAN_TOKENS = 256
 SPAN_BLOCKS = 16
 BLOCK_TOKENS = 16
 LANES = 16
+
+VALUE_LEVELS = (-127, -99, -78, -61, -46, -32, -19, -6, 6, 19, 32, 46, 61, 78, 99, 127)
+"""What the 16 codes of an int4 value stand for, times its scale."""
+_KEY_SIZES = (4, 11, 19, 26, 34, 41, 49, 56, 64, 71, 79, 87, 96, 105, 115, 127)
+KEY_LEVELS = (*(-size for size in reversed(_KEY_SIZES)), *_KEY_SIZES)
+"""What the 32 codes of an int4 key stand for. Both fit a head that was turned: nearly normal, the largest at an end."""
 
 PANEL_ROWS = 16
 """Output rows of a weight panel."""

@@ -11,6 +11,7 @@ whatever the processor. ``simd_numpy`` is the twin in plain NumPy.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from llvmlite import ir
@@ -19,6 +20,7 @@ from numba.core import cgutils
 from numba.extending import NativeValue, intrinsic, models, register_model, typeof_impl, unbox
 
 from kvist.kernels import target
+from kvist.kernels.layout import KEY_LEVELS, VALUE_LEVELS
 from kvist.kernels.static import Static
 
 __all__ = [
@@ -26,9 +28,11 @@ __all__ = [
     "add",
     "add_i32",
     "atomic_load",
+    "bf16_above",
     "bf16_even",
     "bf16_odd",
     "bf16_to_f32",
+    "butterfly",
     "call_kernel",
     "div",
     "dot4",
@@ -40,10 +44,12 @@ __all__ = [
     "get_f32",
     "get_i8",
     "get_i32",
+    "get_i64",
     "get_u16",
     "half_to_f32",
     "high_nibbles",
     "keep_lanes",
+    "key_levels",
     "load_f32",
     "load_i8",
     "load_i32",
@@ -56,12 +62,15 @@ __all__ = [
     "mul",
     "mul_i32",
     "narrow_i8",
+    "nearest_key_levels",
+    "nearest_value_levels",
     "pause",
     "power_of_two",
     "prefetch",
     "put_f32",
     "put_i8",
     "put_i32",
+    "put_i64",
     "put_u16",
     "rint",
     "row",
@@ -79,8 +88,10 @@ __all__ = [
     "to_f32",
     "to_i32",
     "value",
+    "value_levels",
     "yield_core",
     "zero_f32",
+    "zero_i32",
 ]
 
 _LLVM = {"f32": ir.FloatType(), "i32": ir.IntType(32), "u16": ir.IntType(16), "i8": ir.IntType(8)}
@@ -336,6 +347,7 @@ def _scalar_access(numba_type, llvm_type):
 
 get_f32, put_f32 = _scalar_access(types.float32, _LLVM["f32"])
 get_i32, put_i32 = _scalar_access(types.int32, _I32)
+get_i64, put_i64 = _scalar_access(types.int64, _I64)
 get_i8, put_i8 = _scalar_access(types.int8, _LLVM["i8"])
 get_u16, put_u16 = _scalar_access(types.uint16, _LLVM["u16"])
 
@@ -364,6 +376,16 @@ def zero_f32(typingctx, rows, lanes):
 
     def codegen(context, builder, sig, args):
         return _tile(builder, result, [_all(result.row, 0.0)] * result.rows)
+
+    return result(rows, lanes), codegen
+
+
+@intrinsic(prefer_literal=True)
+def zero_i32(typingctx, rows, lanes):
+    result = Tile("i32", _number(rows), _number(lanes))
+
+    def codegen(context, builder, sig, args):
+        return _tile(builder, result, [_all(result.row, 0)] * result.rows)
 
     return result(rows, lanes), codegen
 
@@ -452,7 +474,7 @@ def to_i32(typingctx, a):
 
 @intrinsic
 def narrow_i8(typingctx, a):
-    """int32 in int8's range, as int8."""
+    """The low byte of each int32: the number itself where it is in int8's range, or unsigned in uint8's."""
     return _elementwise("i8", lambda builder, row, a: builder.trunc(a, row))(a)
 
 
@@ -503,6 +525,18 @@ def f32_to_bf16(typingctx, a):
 
 
 @intrinsic
+def bf16_above(typingctx, a):
+    """Bits (u16) of the smallest bfloat16 that is not below the f32 a, for 0 <= a, no NaN."""
+
+    def emit(builder, row, a):
+        wide = ir.VectorType(_I32, row.count)
+        bits = builder.add(builder.bitcast(a, wide), _all(wide, 0xFFFF))
+        return builder.trunc(builder.lshr(bits, _all(wide, 16)), row)
+
+    return _elementwise("u16", emit)(a)
+
+
+@intrinsic
 def power_of_two(typingctx, a):
     """2 to the int32 a, for -127 < a < 128."""
 
@@ -528,6 +562,29 @@ def keep_lanes(typingctx, tile, first, low, high, other):
         return _tile(builder, tile, [builder.select(mask, row, fill) for row in _rows(builder, tile, args[0])])
 
     return tile(tile, types.intp, types.intp, types.intp, types.float32), codegen
+
+
+@intrinsic(prefer_literal=True)
+def butterfly(typingctx, vector, distance):
+    """Lanes l and l + distance as their sum and difference, within each 2 * distance lanes.
+
+    A vector that isn't made of such groups comes back as it is.
+    """
+    step, lanes = _number(distance), vector.lanes
+    low = [lane - lane % (2 * step) + lane % step for lane in range(lanes)]
+
+    def codegen(context, builder, sig, args):
+        if lanes % (2 * step):
+            return args[0]
+        index = ir.VectorType(_I32, lanes)
+        undefined = ir.Constant(vector.row, ir.Undefined)
+        a = builder.shuffle_vector(args[0], undefined, ir.Constant(index, low))
+        b = builder.shuffle_vector(args[0], undefined, ir.Constant(index, [lane + step for lane in low]))
+        total, difference = builder.fadd(a, b), builder.fsub(a, b)
+        pick = [lane if lane % (2 * step) < step else lanes + lane for lane in range(lanes)]
+        return builder.shuffle_vector(total, difference, ir.Constant(index, pick))
+
+    return vector(vector, distance), codegen
 
 
 def _tree(builder, vector, combine):
@@ -599,6 +656,51 @@ def high_nibbles(typingctx, a):
     return _elementwise(
         None, lambda builder, row, a: builder.and_(builder.lshr(a, _all(row, 4)), _all(row, 0x0F0F0F0F))
     )(a)
+
+
+def _nearest(levels):
+    def emit(builder, row, a):
+        count = _all(row, 0)
+        for low, high in pairwise(levels):
+            is_above = builder.fcmp_ordered(">=", a, _all(a.type, (low + high) / 2))
+            count = builder.add(count, builder.zext(is_above, row))
+        return count
+
+    return _elementwise("i32", emit)
+
+
+@intrinsic
+def nearest_key_levels(typingctx, a):
+    """Which of ``layout.KEY_LEVELS`` is nearest to the f32 a, as int32; halfway, the upper one."""
+    return _nearest(KEY_LEVELS)(a)
+
+
+@intrinsic
+def nearest_value_levels(typingctx, a):
+    """The same of ``layout.VALUE_LEVELS``."""
+    return _nearest(VALUE_LEVELS)(a)
+
+
+@intrinsic
+def value_levels(typingctx, a):
+    """Each byte, below 16, as the one of ``layout.VALUE_LEVELS`` that it numbers, a signed byte."""
+    return _elementwise(None, lambda builder, row, a: target.look_up(builder, a, VALUE_LEVELS))(a)
+
+
+@intrinsic(prefer_literal=True)
+def key_levels(typingctx, a, bits, number):
+    """Each byte, below 16, as one of ``layout.KEY_LEVELS`` plus 128; bit ``number`` of ``bits`` says of which half."""
+    place = _number(number)
+    low, high = (tuple(level + 128 for level in half) for half in (KEY_LEVELS[:16], KEY_LEVELS[16:]))
+
+    def codegen(context, builder, sig, args):
+        wide = builder.shl(args[1], _all(a.row, 7 - place))
+        as_bytes = ir.VectorType(_LLVM["i8"], 4 * a.lanes)
+        is_high = builder.icmp_signed("<", builder.bitcast(wide, as_bytes), _all(as_bytes, 0))
+        found = [builder.bitcast(target.look_up(builder, args[0], table), as_bytes) for table in (high, low)]
+        return builder.bitcast(builder.select(is_high, *found), a.row)
+
+    return a(a, bits, number), codegen
 
 
 @intrinsic

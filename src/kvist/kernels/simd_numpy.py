@@ -6,10 +6,12 @@ plain Python: a load beyond the memory is an AssertionError here.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from kvist.kernels.layout import KEY_LEVELS, VALUE_LEVELS
 from kvist.kernels.static import Static
 
 __all__ = [
@@ -17,9 +19,11 @@ __all__ = [
     "add",
     "add_i32",
     "atomic_load",
+    "bf16_above",
     "bf16_even",
     "bf16_odd",
     "bf16_to_f32",
+    "butterfly",
     "call_kernel",
     "div",
     "dot4",
@@ -31,10 +35,12 @@ __all__ = [
     "get_f32",
     "get_i8",
     "get_i32",
+    "get_i64",
     "get_u16",
     "half_to_f32",
     "high_nibbles",
     "keep_lanes",
+    "key_levels",
     "load_f32",
     "load_i8",
     "load_i32",
@@ -47,12 +53,15 @@ __all__ = [
     "mul",
     "mul_i32",
     "narrow_i8",
+    "nearest_key_levels",
+    "nearest_value_levels",
     "pause",
     "power_of_two",
     "prefetch",
     "put_f32",
     "put_i8",
     "put_i32",
+    "put_i64",
     "put_u16",
     "rint",
     "row",
@@ -70,8 +79,10 @@ __all__ = [
     "to_f32",
     "to_i32",
     "value",
+    "value_levels",
     "yield_core",
     "zero_f32",
+    "zero_i32",
 ]
 
 Array = Any
@@ -153,6 +164,14 @@ def put_i32(memory: Array, offset: int, number: Any) -> None:
     _bytes(memory, offset, 1, np.int32)[0] = number
 
 
+def get_i64(memory: Array, offset: int) -> Any:
+    return _bytes(memory, offset, 1, np.int64)[0]
+
+
+def put_i64(memory: Array, offset: int, number: Any) -> None:
+    _bytes(memory, offset, 1, np.int64)[0] = number
+
+
 def get_i8(memory: Array, offset: int) -> Any:
     return _bytes(memory, offset, 1, np.int8)[0]
 
@@ -175,6 +194,10 @@ def prefetch(memory: Array, offset: int) -> None:
 
 def zero_f32(rows: Any, lanes: Any) -> Array:
     return np.zeros((rows.__index__(), lanes.__index__()), np.float32)
+
+
+def zero_i32(rows: Any, lanes: Any) -> Array:
+    return np.zeros((rows.__index__(), lanes.__index__()), np.int32)
 
 
 def splat_f32(number: Any, lanes: Any) -> Array:
@@ -277,6 +300,10 @@ def f32_to_bf16(a: Array) -> Array:
     return np.where(np.isnan(a), (bits >> 16) | 64, rounded).astype(np.uint16)
 
 
+def bf16_above(a: Array) -> Array:
+    return ((a.view(np.uint32) + np.uint32(0xFFFF)) >> 16).astype(np.uint16)
+
+
 def power_of_two(a: Array) -> Array:
     return ((a + 127) << 23).astype(np.int32).view(np.float32)
 
@@ -284,6 +311,14 @@ def power_of_two(a: Array) -> Array:
 def keep_lanes(tile: Array, first: int, low: int, high: int, other: Any) -> Array:
     lanes = first + np.arange(tile.shape[1])
     return np.where((low <= lanes) & (lanes < high), tile, np.float32(other))
+
+
+def butterfly(vector: Array, distance: Any) -> Array:
+    step = distance.__index__()
+    if vector.shape[1] % (2 * step):
+        return vector
+    a, b = np.moveaxis(vector.reshape(-1, 2, step), 1, 0)
+    return np.stack([a + b, a - b], axis=1).reshape(vector.shape)
 
 
 def _tree(vector: Array, combine: Any) -> Any:
@@ -320,6 +355,28 @@ def low_nibbles(a: Array) -> Array:
 
 def high_nibbles(a: Array) -> Array:
     return (a >> 4) & 0x0F0F0F0F
+
+
+def _nearest(a: Array, levels: tuple[int, ...]) -> Array:
+    bounds = np.array([(low + high) / 2 for low, high in pairwise(levels)], np.float32)
+    return np.add.reduce(a[..., None] >= bounds, axis=-1, dtype=np.int32)
+
+
+def nearest_key_levels(a: Array) -> Array:
+    return _nearest(a, KEY_LEVELS)
+
+
+def nearest_value_levels(a: Array) -> Array:
+    return _nearest(a, VALUE_LEVELS)
+
+
+def value_levels(a: Array) -> Array:
+    return np.array(VALUE_LEVELS, np.int8)[a.view(np.uint8)].view(np.int32)
+
+
+def key_levels(a: Array, bits: Array, number: Any) -> Array:
+    codes = a.view(np.uint8) + 16 * (bits.view(np.uint8) >> number.__index__() & 1)
+    return (np.array(KEY_LEVELS) + 128).astype(np.uint8)[codes].view(np.int32)
 
 
 def dot4(acc: Array, unsigned: Array, signed: Array) -> Array:

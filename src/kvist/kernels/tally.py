@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvist.kernels import target
+from kvist.kernels.attention import SCORES, VALUES
 from kvist.kernels.elementwise import exp
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
@@ -48,7 +49,7 @@ from kvist.kernels.simd import (
     value,
     zero_f32,
 )
-from kvist.kernels.spans import LOWEST, SCORE_BYTES, Arenas, Shape, write_scores
+from kvist.kernels.spans import LOWEST, SCORE_BYTES, Arenas, Shape
 
 ONE = np.float32(1 << 24)
 """What a weight of 1 counts."""
@@ -103,7 +104,7 @@ def tally_row(arenas, head, slot, query, scores, sums, shape, rows):
         at = query + first * value(shape.dim) * 4
         for span in range(num_spans):
             end = min((span + 1) * SPAN_BLOCKS, slot // BLOCK_TOKENS + 1)
-            write_scores(arenas, head, span * SPAN_BLOCKS, end, at, scores + span * stride, shape, rows)
+            shape.write_scores(arenas, head, span * SPAN_BLOCKS, end, at, scores + span * stride, shape, rows)
         for r in range(value(rows)):
             add_weights(arenas.work, scores + r * SCORE_BYTES, sums, num_spans, stride, slot + 1)
 
@@ -133,11 +134,14 @@ def tally(chunk, thread, line, program, arenas, shape, rows):
 
 def tally_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
     """The kernel for one head dim, one way of storing K and V, and ``share`` query heads a KV head."""
-    rows = joint_rows(share)
+    rows, half, write_scores, weigh_values = joint_rows(share), dim // 2, SCORES[k_codec], VALUES[v_codec]
 
     @kernel(SIGNATURE)
     def run_tally(chunk, thread, line, program, table, weights, cache, work):
-        arenas, shape = Arenas(table, cache, work), Shape(static(dim), static(k_codec), static(v_codec))
+        shape = Shape(
+            static(dim), static(half), static(half), static(k_codec), static(v_codec), write_scores, weigh_values
+        )
+        arenas = Arenas(table, cache, work)
         tally(chunk, thread, line, program, arenas, shape, static(rows))
 
     return run_tally

@@ -16,7 +16,7 @@ from numba.core import cgutils, config
 
 from kvist.errors import UnsupportedError
 
-_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _AVX2_NAMES = ("haswell", "broadwell", "skylake", "znver1", "znver2", "znver3", "x86-64-v3", "alderlake")
 _OLD_NAMES = ("generic", "x86-64", "x86-64-v2")
 _FLOOR = ("avx2", "fma", "f16c")
@@ -97,14 +97,21 @@ def _joined(builder, low, high):
     return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, count), list(range(count))))
 
 
+def _in_parts(builder, lanes, emit, *vectors):
+    """``emit`` over 32-bit vectors of ``lanes`` lanes, however wide they are (a power of two times it)."""
+    if vectors[0].type.count <= lanes:
+        return emit(builder, *vectors)
+    parts = zip(*[_halves(builder, vector) for vector in vectors], strict=True)
+    return _joined(builder, *[_in_parts(builder, lanes, emit, *part) for part in parts])
+
+
 def dot4(builder, acc, unsigned, signed):
-    """acc + dot of four u8 with four s8 in each of 16 int32 lanes."""
+    """acc + dot of four u8 with four s8 in each int32 lane, of which there are 8, 16, 32 or 64."""
     name = current().name
     if name == "avx512vnni":
-        return _vpdpbusd(builder, acc, unsigned, signed)
+        return _in_parts(builder, 16, _vpdpbusd, acc, unsigned, signed)
     if name == "avx2":
-        parts = [_halves(builder, v) for v in (acc, unsigned, signed)]
-        return _joined(builder, *[_dot4_words(builder, *part) for part in zip(*parts, strict=True)])
+        return _in_parts(builder, 8, _dot4_words, acc, unsigned, signed)
     return _dot4_generic(builder, acc, unsigned, signed)
 
 
@@ -112,18 +119,41 @@ def dot4_nibbles(builder, acc, unsigned, signed):
     """The same where the unsigned bytes are below 16: 4 * 15 * 127 fits the saturating byte multiply."""
     if current().name != "avx2":
         return dot4(builder, acc, unsigned, signed)
-    parts = [_halves(builder, v) for v in (acc, unsigned, signed)]
-    return _joined(builder, *[_dot4_bytes(builder, *part) for part in zip(*parts, strict=True)])
+    return _in_parts(builder, 8, _dot4_bytes, acc, unsigned, signed)
+
+
+def look_up(builder, indices, table):
+    """Each byte of an i32 vector, below 16, as the byte of ``table`` (16 numbers) that it is the index of."""
+    name, wide = current().name, indices.type
+    if name in ("avx512vnni", "avx512"):
+        return _in_parts(builder, 16, functools.partial(_shuffle_bytes, table=table), indices)
+    if name == "avx2":
+        return _in_parts(builder, 8, functools.partial(_shuffle_bytes, table=table), indices)
+    as_bytes = ir.VectorType(_I8, 4 * wide.count)
+    index, found = builder.bitcast(indices, as_bytes), _all(as_bytes, table[0] & 0xFF)
+    for number, entry in enumerate(table[1:], start=1):
+        is_it = builder.icmp_unsigned("==", index, _all(as_bytes, number))
+        found = builder.select(is_it, _all(as_bytes, entry & 0xFF), found)
+    return builder.bitcast(found, wide)
+
+
+def _shuffle_bytes(builder, indices, table):
+    count = 4 * indices.type.count
+    name = {64: "llvm.x86.avx512.pshuf.b.512", 32: "llvm.x86.avx2.pshuf.b"}[count]
+    as_bytes = ir.VectorType(_I8, count)
+    entries = ir.Constant(as_bytes, [entry & 0xFF for entry in table] * (count // 16))
+    return builder.bitcast(_call(builder, name, as_bytes, [entries, builder.bitcast(indices, as_bytes)]), indices.type)
 
 
 def _vpdpbusd(builder, acc, unsigned, signed):
-    as_bytes = ir.VectorType(ir.IntType(8), 64)
+    count = 4 * acc.type.count
+    as_bytes = ir.VectorType(_I8, count)
     args = [acc, builder.bitcast(unsigned, as_bytes), builder.bitcast(signed, as_bytes)]
-    return _call(builder, "llvm.x86.avx512.vpdpbusd.512", acc.type, args)
+    return _call(builder, f"llvm.x86.avx512.vpdpbusd.{8 * count}", acc.type, args)
 
 
 def _dot4_bytes(builder, acc, unsigned, signed):
-    as_bytes, words = ir.VectorType(ir.IntType(8), 32), ir.VectorType(_I16, 16)
+    as_bytes, words = ir.VectorType(_I8, 32), ir.VectorType(_I16, 16)
     pairs = _call(
         builder,
         "llvm.x86.avx2.pmadd.ub.sw",

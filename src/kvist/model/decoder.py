@@ -17,7 +17,7 @@ from kvist.cache.kv_cache import KvCache
 from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
 from kvist.kernels import target
-from kvist.kernels.layout import SCRATCH, SCRATCH_STRIDE, STATUS
+from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, STATUS, line_and_row
 from kvist.kernels.tally import unit_rows
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
@@ -61,7 +61,7 @@ class _Workspace:
 
     def _allocate(self, num_outputs: int) -> None:
         self.work = np.zeros(self.logits + num_outputs * self.logits_stride, np.uint8)
-        self.status = self.work[STATUS : STATUS + 4].view(np.int32)
+        self.status = self.work[STATUS : STATUS + 8].view(np.int64)
 
     def make_room(self, num_outputs: int) -> None:
         """Make the arena large enough for ``num_outputs`` rows of logits."""
@@ -194,7 +194,7 @@ class Decoder:
         self._team.run(
             self._kernels.addresses, program.table, control, tallying.table, self.weights.arena, cache, space.work
         )
-        self._check_status(space, program)
+        self._check_status(space, program, lowered.table)
         logits = self._logits(space, lowered.num_outputs)
         tallying.give()
         return logits.copy() if is_copied else logits
@@ -210,13 +210,16 @@ class Decoder:
             )
         return logits
 
-    def _check_status(self, space: _Workspace, program: Program) -> None:
-        """Raise NumericsError where a kernel met NaN or infinity, naming the layer."""
+    def _check_status(self, space: _Workspace, program: Program, table: npt.NDArray[np.int64]) -> None:
+        """Raise NumericsError where a kernel met NaN or infinity, naming the layer and the token."""
         if space.status[0]:
-            layer, space.status[0] = program.layers[space.status[0] - 1], 0
+            line, row = line_and_row(int(space.status[0]))
+            space.status[0] = 0
+            layer, position = program.layers[line], table[table[POSITIONS] + row]
             where = f"in layer {layer}" if layer >= 0 else "in the embedding or the last norm"
             raise NumericsError(
-                f"NaN or infinity came up {where}; the weights are damaged, or too small a type for the model"
+                f"NaN or infinity came up {where}, for the token at position {position}; the weights are damaged, or "
+                "too small a type for the model"
             )
 
 

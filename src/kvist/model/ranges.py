@@ -13,10 +13,10 @@ from typing import Any
 from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, tally
 from kvist.kernels.layout import FIRST_FIELD, GROUP, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
 from kvist.model.program import Key, Program
-from kvist.spec.cache import BLOCK_TOKENS
+from kvist.spec.cache import BLOCK_TOKENS, head_key_bytes, head_value_bytes
 
 FORM_NAMES = {number: name for name, number in matmul.FORMS.items()}
-ELEMENT_BYTES = {spans.CODEC_F32: 4, spans.CODEC_BF16: 2}
+CODEC_NAMES = {number: name for name, number in spans.CODECS.items()}
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def _matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
 
 def _stored(at: Columns, dim: int, k_codec: int, v_codec: int, limits: Limits) -> Extents:
     """All blocks of a layer's keys and values."""
-    for start, head, block, codec in (
-        (at.k, at.k_head, at.k_block, k_codec),
-        (at.v, at.v_head, at.v_block, v_codec),
+    for start, head, block, num_bytes in (
+        (at.k, at.k_head, at.k_block, head_key_bytes(CODEC_NAMES[k_codec], dim)),
+        (at.v, at.v_head, at.v_block, head_value_bytes(CODEC_NAMES[v_codec], dim)),
     ):
-        assert BLOCK_TOKENS * dim * ELEMENT_BYTES[codec] <= block, (dim, codec, block)
+        assert BLOCK_TOKENS * num_bytes <= block, (dim, num_bytes, block)
         yield Extent("cache", start, (at.kv_heads - 1) * head + limits.num_blocks[at.group] * block)
 
 
@@ -179,7 +179,7 @@ def _tally(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
 
 
 def _finish(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
-    (dim,) = constants
+    dim, _ = constants
     yield from _attended(at, dim, at.heads, limits)
     yield Extent("scratch", 0, attention.num_record_bytes(dim))
 

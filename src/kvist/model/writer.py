@@ -245,8 +245,9 @@ class Writer:
             **dataclasses.asdict(place),
         }
 
-    def _codecs(self) -> tuple[int, int]:
-        return spans.CODECS[self.cache.spec.k_codec], spans.CODECS[self.cache.spec.v_codec]
+    def _codecs(self, place: LayerPlace) -> tuple[int, int]:
+        spec = self.cache.groups[place.group].spec
+        return spans.CODECS[spec.k_codec], spans.CODECS[spec.v_codec]
 
     def _append(self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace) -> None:
         values = {
@@ -261,13 +262,13 @@ class Writer:
             "eps": self.weights.eps,
             **self._heads(layer, place),
         }
-        kernel = self.kernels.number(blocks.append_kernel, layer.k_dim, *self._codecs())
+        kernel = self.kernels.number(blocks.append_kernel, layer.k_dim, *self._codecs(place))
         program.add(kernel, Counts(rows=layer.num_kv_heads), blocks.AP, values)
 
     def _tally(self, program: Program, layer: LayerSpec, place: LayerPlace) -> None:
         """Beside attention, which reads the same queries and keys: nobody waits for it before the next layer."""
         share = layer.num_heads // layer.num_kv_heads
-        kernel = self.kernels.number(tally.tally_kernel, layer.k_dim, *self._codecs(), share)
+        kernel = self.kernels.number(tally.tally_kernel, layer.k_dim, *self._codecs(place), share)
         counts = Counts(tallies=layer.num_kv_heads)
         program.add(kernel, counts, tally.TALLY, self._heads(layer, place), has_barrier=False)
 
@@ -288,12 +289,12 @@ class Writer:
             "quantised_stride": quantised_row_bytes(padded(width)),
         }
         values = {"quantised": quantised if has_whole_groups else -1, **self._heads(layer, place), **out}
-        kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(), share)
+        kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(place), share)
         program.add(kernel, Counts(tiles=layer.num_kv_heads), attention.AT, values)
         chunk_heads = share if has_whole_groups else layer.num_heads
         chunks = layer.num_heads // chunk_heads
         values = {"heads": layer.num_heads, "chunk_heads": chunk_heads, "share": share, "quantised": quantised, **out}
-        kernel = self.kernels.number(attention.finish_kernel, layer.k_dim)
+        kernel = self.kernels.number(attention.finish_kernel, layer.k_dim, self._codecs(place)[1])
         counts = Counts(split_rows=chunks) if has_whole_groups else Counts(rows=chunks)
         program.add(kernel, counts, attention.FIN, values)
         if is_quantised:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kvist.errors import SpecError
-from kvist.spec.cache import BLOCK_TOKENS, KVIST, PRICED_CODECS, CacheSpec, Price
+from kvist.spec.cache import BLOCK_TOKENS, CODECS, KVIST, CacheSpec, Price
 from kvist.spec.footprint import STEP_TOKENS, Footprint
 from kvist.spec.model import ModelSpec
 from kvist.spec.state import STATE_BYTES
@@ -63,7 +63,7 @@ class KvistEngine:
     """kvist: blocks of 16 tokens, a window's slack of one step."""
 
     name: str = "kvist"
-    codecs: tuple[str, ...] = PRICED_CODECS
+    codecs: tuple[str, ...] = CODECS
     state_codecs: tuple[str, ...] = tuple(STATE_BYTES)
     price: Price = KVIST
 

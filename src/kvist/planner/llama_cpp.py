@@ -54,7 +54,7 @@ class LlamaCppEngine:
     name: str = "llama.cpp"
     codecs: tuple[str, ...] = tuple(TYPES)
     state_codecs: tuple[str, ...] = ("f32",)
-    price: Price = Price(_head_bytes, _head_bytes, _F32_BYTES)  # noqa: RUF009 - frozen, and made of functions
+    price: Price = Price(_head_bytes, _head_bytes, _head_bytes, _F32_BYTES)  # noqa: RUF009 - frozen, and made of functions
 
     def check(self, spec: CacheSpec) -> None:
         """All codecs have a type there; raise SpecError for a retention of our own."""

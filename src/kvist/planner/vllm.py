@@ -167,7 +167,7 @@ class VllmEngine:
     name: str = "vllm"
     codecs: tuple[str, ...] = tuple(_CODEC_BITS)
     state_codecs: tuple[str, ...] = ("f32", "bf16")
-    price: Price = Price(_head_bytes, _index_bytes)  # noqa: RUF009 - frozen, and made of functions
+    price: Price = Price(_head_bytes, _head_bytes, _index_bytes)  # noqa: RUF009 - frozen, and made of functions
 
     def check(self, spec: CacheSpec) -> None:
         """Raise SpecError for int4, for keys and values kept differently, and for a retention of our own."""

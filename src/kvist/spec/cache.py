@@ -23,23 +23,28 @@ from kvist.spec.state import CONV_ELEMENT_BYTES
 BLOCK_TOKENS = 16
 """Tokens in a block: the SIMD width in 32-bit lanes. Fixed, because the kernels' layouts follow it."""
 
-CODECS: tuple[str, ...] = ("f32", "bf16")
-"""Codecs that the engine keeps a cache in."""
+CODECS: tuple[str, ...] = ("f32", "bf16", "int8", "int4")
+"""Codecs that a cache is kept in (``cache.codec`` says how), by bytes."""
 
-PRICED_CODECS: tuple[str, ...] = ("f32", "bf16", "int8", "int4")
-"""Codecs whose bytes are known here, for plans."""
+KEPT_CODEC = "bf16"
+"""What layers are kept in that are kept out of int8 and int4."""
 
 RETENTIONS: tuple[str, ...] = ("all", "h2o", "snapkv")
 """Kinds of retention that the engine has; ``spec.retention`` knows what all of them take."""
 
 _BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
 _SCALE_BYTES = {"f32": 0, "bf16": 0, "int8": 2, "int4": 2}
-_TAIL_CODEC = {"int4": "bf16"}
+_NARROW = ("int8", "int4")
 
 
-def head_bytes(codec: str, dim: int) -> int:
-    """Bytes of one token's key (or value) of one KV head of width ``dim``, its scale included."""
+def head_value_bytes(codec: str, dim: int) -> int:
+    """Bytes of one token's value of one KV head of width ``dim``, its scale included."""
     return (dim * _BITS[codec] + 7) // 8 + _SCALE_BYTES[codec] if dim else 0
+
+
+def head_key_bytes(codec: str, dim: int) -> int:
+    """The same of a key; one in int4 has a fifth bit for each dim, in whole words of 32."""
+    return head_value_bytes(codec, dim) + (4 * -(-dim // 32) if codec == "int4" else 0)
 
 
 HeadPrice = Callable[[str, int], int]
@@ -48,50 +53,52 @@ HeadPrice = Callable[[str, int], int]
 
 @dataclass(frozen=True)
 class Price:
-    """What a cache costs in some engine: ``head`` for a key or value, ``index`` for a sparse-attention key, and
+    """What a cache costs in some engine: a head's ``key`` and ``value``, ``index`` for a sparse-attention key, and
     the bytes of a number in a convolution's columns."""
 
-    head: HeadPrice = head_bytes
-    index: HeadPrice = head_bytes
+    key: HeadPrice = head_key_bytes
+    value: HeadPrice = head_value_bytes
+    index: HeadPrice = head_key_bytes
     conv_element_bytes: int = CONV_ELEMENT_BYTES
 
     def key_bytes(self, codec: str, layer: LayerSpec) -> int:
         """Bytes of one token's keys in one layer, the index key that all heads share included."""
-        return layer.num_kv_heads * self.head(codec, layer.k_dim) + self.index(codec, layer.index_dim)
+        return layer.num_kv_heads * self.key(codec, layer.k_dim) + self.index(codec, layer.index_dim)
 
 
 KVIST = Price()
 """What kvist's own blocks cost."""
 
 
-def check_codec(codec: str, option: str, known: tuple[str, ...] = CODECS) -> None:
+def _wide(codec: str) -> str:
+    """The codec of a kept layer."""
+    return KEPT_CODEC if codec in _NARROW else codec
+
+
+def check_codec(codec: str, option: str) -> None:
     """Raise SpecError unless ``codec`` is known; ``option`` is what the user set it with."""
-    if codec not in known:
-        raise SpecError(f'unknown codec "{codec}" for {option}; known: {", ".join(known)}')
+    if codec not in CODECS:
+        raise SpecError(f'unknown codec "{codec}" for {option}; known: {", ".join(CODECS)}')
 
 
 @dataclass(frozen=True)
 class CacheSpec:
     """How keys and values are kept: ``CacheSpec(codec="bf16")``, or K and V apart with ``k`` and ``v``.
 
-    ``retention`` says which tokens' (``parse_retention("sinks:4+1020")``).
+    ``keep_layers`` stay in bf16 where the others are in int8 or int4; -1 is the last layer. ``retention`` says which
+    tokens' (``parse_retention("sinks:4+1020")``).
     """
 
     codec: str = "bf16"
     k: str | None = None
     v: str | None = None
     retention: RetentionSpec = ALL
+    keep_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_codec(self.codec, "codec", PRICED_CODECS)
-        check_codec(self.k_codec, "k", PRICED_CODECS)
-        check_codec(self.v_codec, "v", PRICED_CODECS)
-        sealed = [codec for codec in (self.k_codec, self.v_codec) if codec in _TAIL_CODEC]
-        if self.retention.is_scored and sealed:
-            raise SpecError(
-                f"{self.retention} moves single tokens to other blocks, and {sealed[0]} encodes whole blocks; take "
-                "another codec, or window:N or sinks:S+N"
-            )
+        check_codec(self.codec, "codec")
+        check_codec(self.k_codec, "k")
+        check_codec(self.v_codec, "v")
 
     @property
     def k_codec(self) -> str:
@@ -103,33 +110,37 @@ class CacheSpec:
 
     def check_runs(self) -> None:
         """Raise SpecError unless the engine keeps a cache like this, not only prices it."""
-        check_codec(self.k_codec, "K")
-        check_codec(self.v_codec, "V")
         if self.retention.kind not in RETENTIONS:
             raise SpecError(f"retention {self.retention} is only priced yet; the engine has {', '.join(RETENTIONS)}")
 
+    def of_layers(self, num_layers: int) -> tuple[CacheSpec, ...]:
+        """Return how each layer of a model is kept; raises SpecError for a kept layer that it doesn't have."""
+        for number in self.keep_layers:
+            if not -num_layers <= number < num_layers:
+                raise SpecError(
+                    f"there is no layer {number} to keep in {KEPT_CODEC}: the model has layers 0 to {num_layers - 1} "
+                    f"(or -{num_layers} to -1, from the end); change --kv-keep-layers"
+                )
+        kept = {number % num_layers for number in self.keep_layers}
+        narrow = replace(self, k=self.k_codec, v=self.v_codec, keep_layers=())
+        wide = replace(narrow, k=_wide(self.k_codec), v=_wide(self.v_codec))
+        return tuple(wide if number in kept else narrow for number in range(num_layers))
+
     def layer_token_bytes(self, layer: LayerSpec, price: Price = KVIST) -> int:
         """Bytes of one token in one attention layer."""
-        return price.key_bytes(self.k_codec, layer) + layer.num_kv_heads * price.head(self.v_codec, layer.v_dim)
-
-    def layer_tail_bytes(self, layer: LayerSpec) -> int:
-        """Bytes of the block, in a wider codec, that a sequence fills before it is sealed; 0 where none is."""
-        k_tail, v_tail = _TAIL_CODEC.get(self.k_codec), _TAIL_CODEC.get(self.v_codec)
-        keys = KVIST.key_bytes(k_tail, layer) if k_tail else 0
-        values = layer.num_kv_heads * head_bytes(v_tail, layer.v_dim) if v_tail else 0
-        return BLOCK_TOKENS * (keys + values)
+        return price.key_bytes(self.k_codec, layer) + layer.num_kv_heads * price.value(self.v_codec, layer.v_dim)
 
     def cross_token_bytes(self, layer: LayerSpec, price: Price = KVIST) -> int:
         """Bytes of one encoder token in one layer."""
         if layer.cross is None:
             return 0
-        pair = price.head(self.k_codec, layer.cross.k_dim) + price.head(self.v_codec, layer.cross.v_dim)
+        pair = price.key(self.k_codec, layer.cross.k_dim) + price.value(self.v_codec, layer.cross.v_dim)
         return layer.cross.num_kv_heads * pair
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers that share a block table: same window, same heads, same widths. ``layers`` are their numbers."""
+    """Layers that share a block table: same window, heads, widths and codecs. ``layers`` are their numbers."""
 
     layer: LayerSpec
     layers: tuple[int, ...]
@@ -177,11 +188,6 @@ class LayerGroup:
     @property
     def block_bytes(self) -> int:
         return BLOCK_TOKENS * self.token_bytes
-
-    @property
-    def tail_bytes(self) -> int:
-        """Bytes of a sequence's unsealed block in all layers of the group; 0 for codecs that need none."""
-        return len(self.layers) * self.spec.layer_tail_bytes(self.layer)
 
     def first_kept(self, num_tokens: int) -> int:
         """The first position, sinks aside, that the query at position ``num_tokens`` or a later one can still see.
@@ -268,12 +274,12 @@ def num_blocks(num_tokens: int) -> int:
 
 
 def layer_groups(model: ModelSpec, spec: CacheSpec, price: Price = KVIST) -> tuple[LayerGroup, ...]:
-    """Return the layers that store tokens by kind, in order of first appearance."""
-    groups: dict[LayerSpec, list[int]] = {}
-    for number, layer in enumerate(model.layers):
-        if layer.has_tokens:
-            groups.setdefault(layer, []).append(number)
-    return tuple(LayerGroup(layer, tuple(numbers), spec, price) for layer, numbers in groups.items())
+    """Return the layers that store tokens by kind and codec, in order of first appearance."""
+    groups: dict[tuple[LayerSpec, CacheSpec], list[int]] = {}
+    for number, kind in enumerate(zip(model.layers, spec.of_layers(len(model.layers)), strict=True)):
+        if kind[0].has_tokens:
+            groups.setdefault(kind, []).append(number)
+    return tuple(LayerGroup(layer, tuple(numbers), kept, price) for (layer, kept), numbers in groups.items())
 
 
 def bytes_per_token(model: ModelSpec, spec: CacheSpec) -> int:
@@ -292,18 +298,13 @@ def logical_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int, prompt_tok
 
 def allocated_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int, prompt_tokens: int | None = None) -> int:
     """Bytes of the blocks that a sequence of ``num_tokens`` holds between two steps."""
-    return sum(
-        group.block_bytes * group.num_blocks(num_tokens, prompt_tokens) + group.tail_bytes
-        for group in layer_groups(model, spec)
-    )
+    groups = layer_groups(model, spec)
+    return sum(group.block_bytes * group.num_blocks(num_tokens, prompt_tokens) for group in groups)
 
 
 def pool_bytes(model: ModelSpec, spec: CacheSpec, num_tokens: int, step_tokens: int) -> int:
     """Bytes to reserve for one sequence that grows to ``num_tokens`` in steps of at most ``step_tokens``."""
-    return sum(
-        group.block_bytes * group.peak_blocks(num_tokens, step_tokens) + group.tail_bytes
-        for group in layer_groups(model, spec)
-    )
+    return sum(group.block_bytes * group.peak_blocks(num_tokens, step_tokens) for group in layer_groups(model, spec))
 
 
 def users_bytes(model: ModelSpec, spec: CacheSpec, num_users: int, num_tokens: int, shared_tokens: int = 0) -> int:
@@ -316,7 +317,7 @@ def users_bytes(model: ModelSpec, spec: CacheSpec, num_users: int, num_tokens: i
         held = group.num_blocks(num_tokens)
         first = num_blocks(num_tokens) - held
         shared = max(0, min(shared_tokens, num_tokens) // BLOCK_TOKENS - first)
-        total += group.block_bytes * (shared + num_users * (held - shared)) + num_users * group.tail_bytes
+        total += group.block_bytes * (shared + num_users * (held - shared))
     return total
 
 

@@ -62,7 +62,9 @@ class Footprint:
     @property
     def cross_token_bytes(self) -> int:
         """Bytes of one encoder token in all layers."""
-        return sum(self.spec.cross_token_bytes(layer, self.price) for layer in self.model.layers)
+        layers = self.model.layers
+        kept = self.spec.of_layers(len(layers))
+        return sum(spec.cross_token_bytes(layer, self.price) for layer, spec in zip(layers, kept, strict=True))
 
     @property
     def num_encoder_tokens(self) -> int:
@@ -96,7 +98,7 @@ class Footprint:
         for group in self.groups:
             seen = num_blocks(group.num_seen_tokens(num_tokens, self.prompt_tokens))
             blocks = max(group.num_blocks(num_tokens, self.prompt_tokens), seen)
-            total += group.block_bytes * blocks + group.tail_bytes
+            total += group.block_bytes * blocks
         return total
 
     def reserved_bytes(self, num_tokens: int) -> int:

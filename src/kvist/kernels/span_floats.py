@@ -1,0 +1,161 @@
+"""Scores and weighted values of one span where keys and values are floating-point numbers.
+
+A KV head's block in the cache arena: K ``[D/2][16][2]`` (bf16) or ``[D][16]`` (f32), V ``[8][D][2]`` (bf16, two tokens
+side by side) or ``[16][D]`` (f32). V is added token by token in ascending order.
+"""
+
+from __future__ import annotations
+
+from kvist.kernels.jit import called, inline
+from kvist.kernels.layout import BLOCK_TOKENS, LANES, SPAN_BLOCKS, SPAN_TOKENS
+from kvist.kernels.simd import (
+    add,
+    bf16_even,
+    bf16_odd,
+    fma,
+    load_f32,
+    load_i32,
+    load_rows_f32,
+    splat_rows_f32,
+    static,
+    store,
+    store_rows,
+    value,
+    zero_f32,
+)
+from kvist.kernels.spans import (
+    CODEC_BF16,
+    CODEC_F32,
+    RECORD_HEAD,
+    SCORE_BYTES,
+    ask_for,
+    low_of,
+    position_of,
+    record_bytes,
+)
+
+
+@inline
+def element_bytes(codec):
+    """Bytes of one number of a key or value."""
+    return 4 if value(codec) == CODEC_F32 else 2
+
+
+@inline
+def load_keys(cache, k, d, shape):
+    """Dims d and d + 1 of a block's 16 keys, as two vectors."""
+    if value(shape.k_codec) == CODEC_BF16:
+        pair = load_i32(cache, k + d * 32, LANES)
+        return bf16_even(pair), bf16_odd(pair)
+    return load_f32(cache, k + d * 64, LANES), load_f32(cache, k + d * 64 + 64, LANES)
+
+
+@inline
+def write_scores(arenas, head, first, last, q, scores, shape, rows):
+    """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``.
+
+    Even and odd dims are summed apart, then added. Two blocks are done at a time, so that each number of a query is
+    fetched once for both; the next two blocks' keys and these blocks' values are asked for meanwhile.
+    """
+    stride, steps = value(shape.dim) * 4, value(shape.half)
+    for b in range(first, last, 2):
+        other = min(b + 1, last - 1)
+        block_a, block_b = arenas.table[head.blocks + b], arenas.table[head.blocks + other]
+        k_a, k_b = head.k + block_a * head.k_block, head.k + block_b * head.k_block
+        v_a, v_b = head.v + block_a * head.v_block, head.v + block_b * head.v_block
+        next_a = head.k + arenas.table[head.blocks + min(b + 2, last - 1)] * head.k_block
+        next_b = head.k + arenas.table[head.blocks + min(b + 3, last - 1)] * head.k_block
+        even_a, odd_a = zero_f32(rows, LANES), zero_f32(rows, LANES)
+        even_b, odd_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
+        for d in range(0, value(shape.dim), 2):
+            ask_for(arenas.cache, next_a, d // 2, steps, shape, shape.k_codec)
+            ask_for(arenas.cache, next_b, d // 2, steps, shape, shape.k_codec)
+            ask_for(arenas.cache, v_a, d // 2, steps, shape, shape.v_codec)
+            ask_for(arenas.cache, v_b, d // 2, steps, shape, shape.v_codec)
+            a_even, a_odd = load_keys(arenas.cache, k_a, d, shape)
+            b_even, b_odd = load_keys(arenas.cache, k_b, d, shape)
+            q_even = splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES)
+            even_a, even_b = fma(q_even, a_even, even_a), fma(q_even, b_even, even_b)
+            q_odd = splat_rows_f32(arenas.work, q + d * 4 + 4, stride, rows, LANES)
+            odd_a, odd_b = fma(q_odd, a_odd, odd_a), fma(q_odd, b_odd, odd_b)
+        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, add(even_a, odd_a))
+        store_rows(arenas.work, scores + other % SPAN_BLOCKS * 64, SCORE_BYTES, add(even_b, odd_b))
+
+
+@inline
+def load_values(cache, v, pair, shape):
+    """Values [D] of tokens 2 * pair and 2 * pair + 1 of a block."""
+    size = value(shape.dim) * element_bytes(shape.v_codec)
+    if value(shape.v_codec) == CODEC_BF16:
+        both = load_i32(cache, v + pair * 2 * size, shape.dim)
+        return bf16_even(both), bf16_odd(both)
+    return load_f32(cache, v + pair * 2 * size, shape.dim), load_f32(cache, v + (pair * 2 + 1) * size, shape.dim)
+
+
+@inline
+def shares_of(arenas, scores, t, shape, rows):
+    """The queries' softmax weights of the token at position ``t``, in every lane."""
+    return splat_rows_f32(arenas.work, scores + t % SPAN_TOKENS * 4, SCORE_BYTES, rows, shape.dim)
+
+
+@called
+def add_values(arenas, head, low, high, scores, values, shape, rows):
+    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, in ascending order.
+
+    The next span's keys are asked for meanwhile, so that memory never idles.
+    """
+    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.dim)
+    t = low
+    while t < high:
+        v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block
+        end = min(high, (t // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
+        if t % 2 == 1:
+            acc = fma(
+                shares_of(arenas, scores, t, shape, rows),
+                load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[1],
+                acc,
+            )
+            t += 1
+        k_next = (
+            head.k + arenas.table[head.blocks + min(t // BLOCK_TOKENS + SPAN_BLOCKS, head.last_block)] * head.k_block
+        )
+        while t + 2 <= end:
+            pair = t % BLOCK_TOKENS // 2
+            ask_for(arenas.cache, k_next, pair, 8, shape, shape.k_codec)
+            even, odd = load_values(arenas.cache, v, pair, shape)
+            acc = fma(shares_of(arenas, scores, t, shape, rows), even, acc)
+            acc = fma(shares_of(arenas, scores, t + 1, shape, rows), odd, acc)
+            t += 2
+        if t < end:
+            acc = fma(
+                shares_of(arenas, scores, t, shape, rows),
+                load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[0],
+                acc,
+            )
+            t += 1
+    store_rows(arenas.work, values, record_bytes(shape), acc)
+
+
+@inline
+def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, joint_rows):
+    """Weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span.
+
+    Positions that all of them see are done together, ``joint_rows`` at a time; the others query by query, so that a
+    token that one of them may not see enters none of its products.
+    """
+    joint_low = min(end, max(start, low_of(head, position_of(head, q + value(rows) - 1))))
+    joint_high = max(joint_low, min(end, position_of(head, q) + 1))
+    for r in range(value(rows)):
+        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
+        store(arenas.work, values, zero_f32(1, shape.dim))
+        low, high = max(start, low_of(head, position)), min(joint_low, position + 1)
+        if low < high:
+            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
+    for r in range(0, value(rows), value(joint_rows)):
+        values = records + r * record_bytes(shape) + RECORD_HEAD
+        add_values(arenas, head, joint_low, joint_high, scores + r * SCORE_BYTES, values, shape, joint_rows)
+    for r in range(value(rows)):
+        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
+        low, high = max(joint_high, low_of(head, position)), min(end, position + 1)
+        if low < high:
+            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))

@@ -1,0 +1,101 @@
+"""Fused attention once more in NumPy, which quantises query and softmax weights as the kernels do.
+
+Its scores and weights are the kernels' to the bit, since one that is rounded the other way is an error of a thousandth;
+what is added up after that is added in float64.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+
+from kvist.cache import codec as codecs
+from kvist.kernels import elementwise, simd_numpy
+from kvist.kernels.layout import SPAN_TOKENS
+from proof.heads import Heads
+
+Array = np.ndarray[Any, Any]
+_exp = getattr(elementwise.exp, "py_func", elementwise.exp)
+exp = types.FunctionType(_exp.__code__, {**vars(elementwise), **vars(simd_numpy), "LANES": 16})
+"""The kernels' exp as plain NumPy, whatever they are compiled for."""
+
+
+def is_float(codec: str) -> bool:
+    return codec in ("f32", "bf16")
+
+
+def exp_of(x: Array) -> Array:
+    """exp of a line of float32 numbers."""
+    lines = np.resize(x, (-(-x.size // 16), 16)).astype(np.float32)
+    return np.concatenate([exp(line[None])[0] for line in lines])[: x.size]
+
+
+def float_scores(q: Array, keys: Array) -> Array:
+    """[T]: a query [D] times keys [T, D], even and odd dims summed apart with one rounding each."""
+    sums = [np.zeros((1, len(keys)), np.float32) for _ in range(2)]
+    for d in range(keys.shape[1]):
+        sums[d % 2] = simd_numpy.fma(np.full_like(sums[0], q[d]), keys[None, :, d], sums[d % 2])
+    return (sums[0] + sums[1])[0]
+
+
+def integer_scores(q: Array, numbers: Array, scales: Array) -> Array:
+    """[T]: a query as bytes times keys as whole numbers, then the scales."""
+    turned = codecs.turn(q[None])[0]
+    largest = np.abs(turned).max()
+    q_numbers = np.rint(turned * (np.float32(127) / largest))
+    dots = (numbers.astype(np.int64) @ q_numbers.astype(np.int64)).astype(np.float32)
+    return dots * (scales * (largest / np.float32(127)))
+
+
+class Head:
+    """One KV head of a sequence as it is stored."""
+
+    def __init__(self, heads: Heads, k: Array, v: Array) -> None:
+        self.heads = heads
+        self.k, self.v = codecs.CODECS[heads.k_codec], codecs.CODECS[heads.v_codec]
+        self.raw_k, self.raw_v = self.k.encode_keys(k), self.v.encode_values(v)
+        self.keys, self.values = self.k.decode_keys(self.raw_k), self.v.decode_values(self.raw_v)
+
+    def scores(self, q: Array) -> Array:
+        q = q * np.float32(1 / np.sqrt(self.heads.dim))
+        if is_float(self.heads.k_codec):
+            return float_scores(q, self.keys)
+        return integer_scores(q, self.k.key_numbers(self.raw_k), codecs.scales_of(self.raw_k)[:, 0])
+
+    def weighted(self, p: Array, first: int) -> Array:
+        """[D]: weights p of the tokens from ``first`` on times their values."""
+        tokens = slice(first, first + len(p))
+        if is_float(self.heads.v_codec):
+            return p.astype(np.float64) @ self.values[tokens].astype(np.float64)
+        weights = p * codecs.scales_of(self.raw_v)[tokens, 0]
+        top = weights.max()
+        numbers = np.rint(weights * (np.float32(255) / top)) if top > 1e-30 else np.zeros_like(weights)
+        dots = numbers.astype(np.int64) @ self.v.value_numbers(self.raw_v)[tokens].astype(np.int64)
+        return dots.astype(np.float32) * (top / np.float32(255))
+
+    def attend(self, q: Array, position: int) -> Array:
+        """[D]: what the query at a position gets."""
+        low = max(0, position - (self.heads.window or position + 1) + 1)
+        scores, parts = self.scores(q), []
+        for span in range(low // SPAN_TOKENS, position // SPAN_TOKENS + 1):
+            first, end = max(low, span * SPAN_TOKENS), min(position + 1, (span + 1) * SPAN_TOKENS)
+            seen = scores[first:end]
+            p = exp_of(seen - seen.max())
+            parts.append((float(seen.max()), p.astype(np.float64).sum(), self.weighted(p, first)))
+        top = max(largest for largest, _, _ in parts)
+        total = sum(np.exp(largest - top) * size for largest, size, _ in parts)
+        out = sum(np.exp(largest - top) * values for largest, _, values in parts) / total
+        return out if is_float(self.heads.v_codec) else codecs.turn(out.astype(np.float32)[None])[0]
+
+
+def attended(heads: Heads, q: Array, k: Array, v: Array, rows: list[int]) -> Array:
+    """[len(rows), H, D]: what the queries of some rows of a sequence get."""
+    stored = [Head(heads, k[:, head], v[:, head]) for head in range(heads.kv_heads)]
+    return np.stack(
+        [
+            np.stack([stored[head // heads.share].attend(q[row, head], row) for head in range(heads.num_heads)])
+            for row in rows
+        ]
+    )
