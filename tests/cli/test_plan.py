@@ -261,7 +261,11 @@ def test_a_picture(kvist: Command, config: str, tmp_path: Path, ending: str) -> 
         (("--engine", "vllm", "--kv", "int4"), 'vllm keeps no "int4" cache'),
         (("--engine", "vllm", "--retention", "window:9"), "vllm keeps all tokens of a layer, got --retention window:9"),
         (("--engine", "llama.cpp", "--retention", "h2o:64"), "llama.cpp keeps all tokens of a layer"),
-        (("--retention", "h2o:64", "--kv", "int4"), "h2o:64 moves single tokens to other blocks, and int4 encodes"),
+        (
+            ("--kv", "int4", "--kv-keep-layers", "0,99"),
+            "there is no layer 99 to keep in bf16: the model has layers 0 to",
+        ),
+        (("--kv-keep-layers", "first"), 'takes layer numbers, such as 0,1,-1, got "first"'),
         (("--batched-tokens", "0", "--engine", "vllm"), "--batched-tokens and --pool-blocks must be at least 1"),
     ],
 )
