@@ -6,6 +6,7 @@ The oracle (``tiny.bounded``) keeps everything and masks what a query may not se
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tiny.stream import Stream
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.model.decoder import Decoder, Part
-from kvist.spec.cache import CacheSpec, allocated_bytes, logical_bytes
+from kvist.spec.cache import allocated_bytes, logical_bytes
 from kvist.spec.retention import ALL, RetentionSpec
 
 LENGTH = 400
@@ -66,9 +67,18 @@ def step(decoder: Decoder, sequence: Sequence, text: list[int], size: int) -> Lo
     return logits
 
 
+@pytest.fixture(scope="module", params=[FULL, CASES["int8"], CASES["codecs"]], ids=lambda case: case.name)
+def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """In floats; in whole numbers, whose bytes move as they are; and with two layer groups that choose apart."""
+    made = Ground(request.param, tmp_path_factory.mktemp("kept"))
+    yield made
+    made.decoder.close()
+
+
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    made = Ground(FULL, tmp_path_factory.mktemp("kept"))
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """In float32 throughout, as the oracle is."""
+    made = Ground(FULL, tmp_path_factory.mktemp("exact"))
     yield made
     made.decoder.close()
 
@@ -102,8 +112,8 @@ def test_until_something_is_dropped_nothing_differs(
 
 @pytest.mark.parametrize("kept", SCORED, ids=str)
 def test_threads(ground: Ground, expected: dict[str, Logits], kept: RetentionSpec, tmp_path: Path) -> None:
-    decoder = FULL.load(FULL.write(tmp_path), 3)
-    sequence = FULL.new_cache(decoder).new_sequence(retention=kept, prompt_tokens=PROMPT)
+    decoder = ground.case.load(ground.case.write(tmp_path), 3)
+    sequence = ground.case.new_cache(decoder).new_sequence(retention=kept, prompt_tokens=PROMPT)
     found = []
     while sequence.num_tokens < LENGTH:
         found.append(step(decoder, sequence, ground.text, min(50, LENGTH - sequence.num_tokens)))
@@ -161,7 +171,7 @@ def test_any_history(ground: Ground, expected: dict[str, Logits], kept: Retentio
 @pytest.mark.parametrize("kept", SCORED, ids=str)
 def test_bytes(ground: Ground, kept: RetentionSpec) -> None:
     """Predicted, allocated, and never more than was reserved for it."""
-    spec = CacheSpec("f32", retention=kept)
+    spec = replace(ground.case.cache, retention=kept)
     cache = KvCache(ground.decoder.spec, spec, num_tokens=LENGTH, step_tokens=256)
     sequence = cache.new_sequence(prompt_tokens=PROMPT)
     while sequence.num_tokens < LENGTH:
@@ -173,23 +183,23 @@ def test_bytes(ground: Ground, kept: RetentionSpec) -> None:
 
 
 @pytest.mark.parametrize("kept", SCORED, ids=str)
-def test_what_was_kept_is_what_is_seen(ground: Ground, expected: dict[str, Logits], kept: RetentionSpec) -> None:
+def test_what_was_kept_is_what_is_seen(exact: Ground, kept: RetentionSpec) -> None:
     """The oracle masks all but the tokens that the engine chose; both round to float32 in an order of their own."""
-    sequence = ground.new_cache().new_sequence(retention=kept, prompt_tokens=PROMPT)
+    sequence, rows = exact.new_cache().new_sequence(retention=kept, prompt_tokens=PROMPT), []
     visible = np.zeros((LENGTH, LENGTH), bool)
     while sequence.num_tokens < LENGTH:
         visible[sequence.num_tokens, [*sequence.attended[0].positions, sequence.num_tokens]] = True
-        step(ground.decoder, sequence, ground.text, 1)
-    weights, config = lesson(ground.case.model)
+        rows.append(step(exact.decoder, sequence, exact.text, 1))
+    weights, config = lesson(exact.case.model)
     seen = Seen(visible, np.zeros_like(visible), 0)
-    oracle = forward_seeing(weights, config, ground.text, lambda _window, _length: seen)
-    assert row_errors(expected[str(kept)], oracle).max() < 1e-5
+    oracle = forward_seeing(weights, config, exact.text, lambda _window, _length: seen)
+    assert row_errors(np.concatenate(rows), oracle).max() < 1e-5
 
 
-def test_a_tally_is_what_softmax_gave(ground: Ground) -> None:
-    sequence = ground.new_cache().new_sequence(retention=RetentionSpec("h2o", 1000), prompt_tokens=PROMPT)
-    ground.rows(sequence, [100], 200)
+def test_a_tally_is_what_softmax_gave(exact: Ground) -> None:
+    sequence = exact.new_cache().new_sequence(retention=RetentionSpec("h2o", 1000), prompt_tokens=PROMPT)
+    exact.rows(sequence, [100], 200)
     tally = sequence.attended[0].tally
-    num_queries = 200 * sum(layer.num_heads for layer in ground.decoder.spec.layers)
+    num_queries = 200 * sum(layer.num_heads for layer in exact.decoder.spec.layers)
     assert tally.sum() == pytest.approx(num_queries * 2**24, rel=1e-5)
     assert tally[0] > tally[100] > tally[199] > 0, "the longer it was there, the more it got, in a text at random"
