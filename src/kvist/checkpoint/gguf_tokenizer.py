@@ -155,7 +155,7 @@ def _add_tokens(
                 token,
                 special=token_id in control_ids,
                 normalized=False,
-                rstrip=takes_space and token not in _KEEPS_SPACE,
+                rstrip=takes_space and token_id in control_ids and token not in _KEEPS_SPACE,
             )
             for token_id in sorted(control_ids.union(vocabulary.ids_of(TokenType.USER_DEFINED)))
             if (token := vocabulary.tokens[token_id])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
-from kvist.checkpoint.disk import reason, regular_file_bytes
+from kvist.checkpoint.disk import exists, reason, regular_file_bytes
 from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
 from kvist.checkpoint.sentencepiece_tokenizer import SENTENCEPIECE_NAME, read_sentencepiece_tokenizer
@@ -48,7 +48,7 @@ def read_huggingface_tokenizer(
     and for a tokenizer whose decoder is of an unknown kind.
     """
     settings_path = directory / "tokenizer_config.json"
-    settings = read_json_object(settings_path) if settings_path.exists() else {}
+    settings = read_json_object(settings_path) if exists(settings_path) else {}
     raw = _read_raw(directory, settings)
     if raw is None:
         return None
@@ -76,16 +76,16 @@ def read_huggingface_tokenizer(
 def _read_raw(directory: Path, settings: Mapping[str, object]) -> RawTokenizer | None:
     """The tokenizer of the one file that holds it, None where there is no such file."""
     path = directory / "tokenizer.json"
-    if path.exists():
+    if exists(path):
         backend = _load_backend(path)
         decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else None
         spelling = spelling_of_decoder(decoder)
         kind = f"{spelling.spelling.value} {type(backend.model).__name__}"
         return RawTokenizer(backend, spelling, kind=kind)
-    if (directory / SENTENCEPIECE_NAME).exists():
+    if exists(directory / SENTENCEPIECE_NAME):
         return read_sentencepiece_tokenizer(directory, settings)
     for name in _OTHER_NAMES:
-        if (directory / name).exists():
+        if exists(directory / name):
             raise UnsupportedError(
                 f"{quote_path(directory)} has its tokenizer as {name} only, which isn't read; needed: tokenizer.json "
                 "(transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
@@ -131,7 +131,7 @@ def _chat_templates(directory: Path, settings: Mapping[str, object]) -> dict[str
     """Templates by name; the files come before tokenizer_config.json, all of which they replace."""
     templates: dict[str, str] = {}
     file = directory / "chat_template.jinja"
-    if file.exists():
+    if exists(file):
         templates["default"] = _read_template(file)
     for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
         templates[path.stem] = _read_template(path)
