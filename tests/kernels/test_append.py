@@ -59,9 +59,9 @@ def append(
         made(blocks.append_kernel, *constants), blocks.AP, len(q) * heads.kv_heads, weights=weights, work=work,
         table=lowered.table, cache=cache.store.arena, kv_heads=heads.kv_heads, share=heads.share, qkv=qkv,
         qkv_stride=(heads.num_heads + 2 * heads.kv_heads) * heads.dim * 4, q=out,
-        q_head=len(q) * heads.share * heads.dim * 4, angles=angles, angles_stride=8 * cosine.shape[1],
-        turned=2 * cosine.shape[1], scale=scale, q_norm=norms[0], k_norm=norms[1], eps=eps,
-        **dataclasses.asdict(cache.store.places[0]),
+        q_head=len(q) * heads.share * heads.dim * 4, angles=angles, sink_q=0, sink_angles=0, window=0,
+        angles_stride=8 * cosine.shape[1], turned=2 * cosine.shape[1], scale=scale, q_norm=norms[0],
+        k_norm=norms[1], eps=eps, **dataclasses.asdict(cache.store.places[0]),
     )  # fmt: skip
     queries = work.get(out, heads.kv_heads, len(q), heads.share, heads.dim).swapaxes(0, 1).reshape(q.shape)
     return queries, cache, sequence, int(work.get(STATUS, 1, dtype=np.int64)[0])

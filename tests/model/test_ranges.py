@@ -23,11 +23,11 @@ from kvist.spec.cache import CacheSpec
 
 PLACES = {
     "embedding_kernel": ("w", "out"),
-    "rotary_kernel": ("frequencies", "factor", "out"),
+    "rotary_kernel": ("frequencies", "factor", "out", "sink_out"),
     "norm_kernel": ("x", "weight", "eps", "out"),
     "matmul_kernel": ("w", "x", "out"),
-    "append_kernel": ("q", "k", "v", "qkv", "scale", "eps"),
-    "attention_kernel": ("q", "k", "v", "out", "parts"),
+    "append_kernel": ("q", "sink_q", "k", "v", "qkv", "scale", "eps"),
+    "attention_kernel": ("q", "sink_q", "k", "v", "out", "parts"),
     "finish_kernel": ("out", "parts"),
     "tally_kernel": ("q", "k", "v"),
     "activation_kernel": ("gate", "out"),

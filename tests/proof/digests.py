@@ -1,6 +1,7 @@
 """Digests of a case's logits, here or in another process: ``python -m proof.digests FOLDER NAME...`` prints JSON.
 
-``smollm2-135m`` is the real model. A digest covers rows computed together, alone, and over keys and values at random.
+``smollm2-135m`` is the real model. A digest covers rows computed together, alone, and over keys and values at random,
+where some rows share what they read and some sequences keep sinks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kvist.cache.sequence import Sequence
 from kvist.checkpoint.catalog import open_checkpoint
 from kvist.model.decoder import Decoder, Part, load_decoder
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec
+from kvist.spec.retention import RetentionSpec
 from proof.cases import CASES
 
 REAL = "smollm2-135m"
@@ -72,6 +74,11 @@ def digest(decoder: Decoder, cache: KvCache) -> str:
         skip(sequence, past)
         state.update(decoder.forward([Part(sequence, token_ids[:count], "all")]).tobytes())
         sequence.release()
+    sinks = cache.new_sequence(retention=RetentionSpec("sinks", 40, 20))
+    for held, count in ((sequence, 290), (sinks, 270)):
+        skip(held, count)
+    parts = [Part(sequence, token_ids[:1]), Part(sequence.fork(), token_ids[1:2]), Part(sinks, token_ids[2:3])]
+    state.update(decoder.forward(parts).tobytes())
     return state.hexdigest()
 
 
@@ -80,11 +87,11 @@ def digest_of(name: str, folder: Path) -> str:
     if name == REAL:
         checkpoint = open_checkpoint(name)
         decoder = load_decoder(checkpoint, threads=2)
-        cache = KvCache(decoder.spec, CacheSpec(), num_tokens=600)
+        cache = KvCache(decoder.spec, CacheSpec(), num_tokens=600, num_sequences=2)
     else:
         case = CASES[name]
         decoder = case.load(case.write(folder))
-        cache = case.new_cache(decoder)
+        cache = case.new_cache(decoder, 2)
     try:
         return digest(decoder, cache)
     finally:

@@ -81,20 +81,23 @@ def attend(
     qkv = work.put(
         np.concatenate([np.concatenate([x.reshape(len(x), -1) for x in part[1:]], axis=1) for part in parts])
     )
-    place = {"q": work.room(rows, heads.num_heads, dim), "q_head": rows * share * dim * 4}
+    place = {
+        "q": work.room(rows, heads.num_heads, dim), "sink_q": work.room(rows, heads.num_heads, dim),
+        "q_head": rows * share * dim * 4, "window": heads.window or 0,
+    }  # fmt: skip
     out = work.room(rows, heads.num_heads, dim)
-    records = max(1, cache.num_tokens // 128) * rows * heads.num_heads
+    records = (cache.num_tokens // 256 + 2) * rows * heads.num_heads
     kept = work.room(records, spans.RECORD_HEAD + 4 * dim, dtype=np.uint8)
     lowered.table[SCRATCH] = work.room(attention.scratch_bytes(dim, tile_rows * share) + 8 * dim, dtype=np.uint8)
     place |= dataclasses.asdict(cache.store.places[0]) | {"kv_heads": kv_heads, "share": share}
     arenas = {"weights": weights, "work": work, "table": lowered.table, "cache": cache.store.arena}
     run_line(
         made(blocks.append_kernel, dim, *codecs), blocks.AP, rows * kv_heads, qkv=qkv,
-        qkv_stride=(heads.num_heads + 2 * kv_heads) * dim * 4, angles=0, angles_stride=0, turned=0, scale=scale,
-        q_norm=-1, k_norm=-1, eps=eps, **place, **arenas,
+        qkv_stride=(heads.num_heads + 2 * kv_heads) * dim * 4, angles=0, sink_angles=0, angles_stride=0,
+        turned=0, scale=scale, q_norm=-1, k_norm=-1, eps=eps, **place, **arenas,
     )  # fmt: skip
     common = {
-        "out": out, "out_stride": heads.num_heads * dim * 4, "parts": kept, "window": heads.window or 0,
+        "out": out, "out_stride": heads.num_heads * dim * 4, "parts": kept,
         "quantised": -1, "quantised_stride": 0, "width": heads.num_heads * dim,
     }  # fmt: skip
     run_line(
@@ -103,7 +106,7 @@ def attend(
     )  # fmt: skip
     run_line(
         made(attention.finish_kernel, dim, codecs[1]), attention.FIN, lowered.num_split_rows, heads=heads.num_heads,
-        chunk_heads=heads.num_heads, share=share, **common, **arenas,
+        chunk_heads=heads.num_heads, share=share, window=heads.window or 0, **common, **arenas,
     )  # fmt: skip
     for sequence, *_ in parts:
         sequence.drop_unseen()

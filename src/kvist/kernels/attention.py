@@ -1,7 +1,8 @@
 """Attention over blocks: the spans of ``kernels.spans`` walked by tiles of queries and merged in ascending order.
 
 A query's result is one fixed sequence of operations over the tokens it sees, whether a tile walks its spans one after
-the other or they are attended apart and merged by ``finish``.
+the other or they are attended apart and merged by ``finish``, and whoever is in the tile. Where a sequence keeps sinks
+(StreamingLLM, Xiao et al., 2024), its first tokens are a unit of the softmax by themselves, attended first.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from kvist.kernels.elementwise import exp, padded_width, place_of, quantise_grou
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
     BLOCK_TOKENS,
+    BLOCKS,
     GROUP,
+    GROUP_FIELDS,
     GROUPS,
     LANES,
     NUM_ROWS,
     SCRATCH,
     SCRATCH_STRIDE,
+    SHARED,
     SLOTS,
     SPAN_BLOCKS,
+    SPAN_PARTS,
     SPAN_STEP,
     SPAN_TOKENS,
     SPANS,
@@ -58,13 +63,17 @@ from kvist.kernels.spans import (
     low_of,
     position_of,
     record_bytes,
+    sinks_of,
     softmax_row,
+    window_of,
 )
 
-ONE = np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
+NEVER = np.int64(1 << 40)
+"""A span beyond every sequence's last."""
 
 AT = fields(
-    "group kv_heads share q q_head k k_head k_block v "
+    "group kv_heads share q q_head sink_q k k_head k_block v "
     "v_head v_block window out out_stride parts quantised quantised_stride width"
 )
 FIN = fields("heads chunk_heads out out_stride parts share window quantised quantised_stride width")
@@ -78,10 +87,14 @@ def quantise_heads(work, at, first, heads, width, out, place, shape):
     quantise_groups(work, at, first * columns // GROUP, end // GROUP, padded_width(width), out, place)
 
 
-@inline
-def is_seen(head, span, position):
-    """Whether the query at ``position`` sees anything of the span."""
-    return span * SPAN_TOKENS <= position and low_of(head, position) < (span + 1) * SPAN_TOKENS
+class Groups(NamedTuple):
+    """Compile-time constants: how many queries are attended together at most, how many where fewer are left, and of
+    how many of each the weighted values are added up together."""
+
+    most: Any
+    joint_most: Any
+    few: Any
+    joint_few: Any
 
 
 @called
@@ -112,111 +125,243 @@ def write_result(work, record, out, shape):
         turn(work, out, out, shape)
 
 
-@called
-def attend_queries(arenas, head, span, q, query, scores, runs, is_apart, shape, rows, joint_rows):
-    """Attend one span with queries ``q`` to ``q + rows`` - 1 and merge it into their running records.
+class Desk(NamedTuple):
+    """Where a tile of one KV head works: offsets in the work arena.
 
-    ``query`` is where the first one's vector stands, ``scores`` room for the scores and the span's own records.
-    ``is_apart``: this span's records are kept by themselves, for ``finish`` to merge.
+    ``queries``, and ``sink_queries`` that meet the sinks: [count][D]. ``scores`` is room for a group's scores and
+    records. ``runs`` are the queries' running records, or the first span's where ``is_apart`` spans have records of
+    their own, ``stride`` apart, ``ring`` of them, and then those of the sinks.
     """
-    before, after = position_of(head, q), position_of(head, q + value(rows) - 1)
-    start, end = max(span * SPAN_TOKENS, low_of(head, before)), min((span + 1) * SPAN_TOKENS, after + 1)
-    if start >= end:
+
+    queries: int
+    sink_queries: int
+    scores: int
+    runs: int
+    stride: int
+    ring: int
+    is_apart: bool
+
+
+@called
+def attend_queries(arenas, head, start, end, q, query, scores, runs, is_apart, shape, rows, joint_rows):
+    """Attend tokens ``start`` to ``end`` - 1, a unit of the softmax, with queries ``q`` to ``q + rows`` - 1.
+
+    ``query`` is where the first one's vector stands, ``scores`` room for the scores and the unit's own records, which
+    are merged into the queries' running records. ``is_apart``: kept by themselves, for ``finish`` to merge.
+    """
+    start = max(start, low_of(head, position_of(head, q)))
+    stop = min(end, position_of(head, q + value(rows) - 1) + 1)
+    if start >= stop:
         return
-    first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+    first, last = start // BLOCK_TOKENS, (stop + BLOCK_TOKENS - 1) // BLOCK_TOKENS
     record, parts = record_bytes(shape), scores + value(rows) * SCORE_BYTES
     shape.write_scores(arenas, head, first, last, query, scores, shape, rows)
     for r in range(value(rows)):
         position = position_of(head, q + r)
-        low, high = low_of(head, position), position + 1
+        low, high = low_of(head, position), min(end, position + 1)
         softmax_row(arenas.work, scores + r * SCORE_BYTES, parts + r * record, first, last, low, high)
-    shape.weigh_values(arenas, head, start, end, q, scores, parts, shape, rows, joint_rows)
+    shape.weigh_values(arenas, head, start, stop, q, scores, parts, shape, rows, joint_rows)
     for r in range(value(rows)):
         position = position_of(head, q + r)
-        if is_seen(head, span, position):
-            is_first = is_apart or span == low_of(head, position) // SPAN_TOKENS
-            merge(arenas.work, runs + (q + r) * record, parts + r * record, is_first, shape)
+        if max(start, low_of(head, position)) < min(end, position + 1):
+            run = runs + (q + r) * record
+            is_first = is_apart or get_f32(arenas.work, run + 4) == ZERO
+            merge(arenas.work, run, parts + r * record, is_first, shape)
 
 
-@called
-def attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows):
-    """Attend one span with as many whole groups of ``rows`` queries as are left; returns the next query."""
+@inline
+def attend_some(arenas, head, start, end, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows):
+    """Attend a unit with as many whole groups of ``rows`` queries as are left; returns the next query."""
     while q + value(rows) <= count:
         query = queries + q * value(shape.dim) * 4
-        attend_queries(arenas, head, span, q, query, scores, runs, is_apart, shape, rows, joint_rows)
+        attend_queries(arenas, head, start, end, q, query, scores, runs, is_apart, shape, rows, joint_rows)
         q += value(rows)
     return q
 
 
+@called
+def attend_unit(arenas, head, start, end, first, count, queries, runs, desk, shape, groups):
+    """Attend a unit with ``count`` queries, the desk's from ``first`` on, the first of which is ``head``'s first.
+
+    They are taken in the largest groups, then in smaller ones, then one by one.
+    """
+    queries, runs = queries + first * value(shape.dim) * 4, runs + first * record_bytes(shape)
+    q, scores, apart = np.int64(0), desk.scores, desk.is_apart
+    most, few = groups.most, groups.few
+    q = attend_some(arenas, head, start, end, q, count, queries, scores, runs, apart, shape, most, groups.joint_most)
+    q = attend_some(arenas, head, start, end, q, count, queries, scores, runs, apart, shape, few, groups.joint_few)
+    attend_some(arenas, head, start, end, q, count, queries, scores, runs, apart, shape, static(1), static(1))
+
+
+@called
+def walk(arenas, head, first_span, end_span, first, count, desk, shape, groups):
+    """Attend spans ``first_span`` to ``end_span`` - 1 in ascending order."""
+    for span in range(first_span, end_span):
+        start, runs = span * SPAN_TOKENS, desk.runs
+        if desk.is_apart:
+            runs += span % desk.ring * desk.stride
+        attend_unit(arenas, head, start, start + SPAN_TOKENS, first, count, desk.queries, runs, desk, shape, groups)
+
+
+@called
+def attend_sinks(arenas, head, first, count, desk, shape, groups):
+    """Attend the sinks, with the queries that are turned for them."""
+    seen = head_at(head, head.position, 0, 0)
+    runs = desk.runs + desk.ring * desk.stride if desk.is_apart else desk.runs
+    attend_unit(arenas, seen, 0, head.sinks, first, count, desk.sink_queries, runs, desk, shape, groups)
+
+
 @inline
-def head_of(line, program, table, tile, kv_head, shape):
-    """What a tile sees of a KV head of this line's layer."""
-    k = program[line, AT.k] + kv_head * program[line, AT.k_head]
-    v = program[line, AT.v] + kv_head * program[line, AT.v_head]
-    blocks = table[table[GROUPS + 2 * program[line, AT.group] + 1] + table[tile + 3]]
-    share, window = program[line, AT.share], program[line, AT.window]
-    last_block = (table[tile + 2] + table[tile + 1] - 1) // BLOCK_TOKENS
+def head_at(head, position, window, sinks):
+    """The same blocks seen from another position, through another window."""
     return Head(
-        k, program[line, AT.k_block], v, program[line, AT.v_block], blocks, table[tile + 2], share, window, last_block
+        head.k, head.k_block, head.v, head.v_block, head.blocks, position, head.share, window, sinks, head.last_block
     )
 
 
 @inline
-def attend_span(arenas, head, span, count, queries, scores, runs, is_apart, shape, rows, joint_rows, few, joint_few):
-    """Attend one span with all queries of a tile: in the largest groups, then smaller ones, then one by one."""
-    q = np.int64(0)
-    q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, rows, joint_rows)
-    q = attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, few, joint_few)
-    attend_some(arenas, head, span, q, count, queries, scores, runs, is_apart, shape, static(1), static(1))
+def head_of(line, program, table, row, num_rows, kv_head):
+    """What ``num_rows`` rows of one sequence see of a KV head of this line's layer."""
+    k = program[line, AT.k] + kv_head * program[line, AT.k_head]
+    v = program[line, AT.v] + kv_head * program[line, AT.v_head]
+    blocks = table[table[GROUPS + GROUP_FIELDS * program[line, AT.group] + BLOCKS] + row]
+    slot, own = table[table[SLOTS] + row], program[line, AT.window]
+    return Head(
+        k,
+        program[line, AT.k_block],
+        v,
+        program[line, AT.v_block],
+        blocks,
+        slot,
+        program[line, AT.share],
+        window_of(table, row, own),
+        sinks_of(table, row, own),
+        (slot + num_rows - 1) // BLOCK_TOKENS,
+    )
 
 
 @inline
-def attend(chunk, thread, line, program, arenas, shape, rows, joint_rows, few, joint_few):
-    """A chunk is a tile of query rows and a KV head; and some spans, where spans are attended apart."""
-    table, spans = arenas.table, arenas.table[SPANS]
-    parts = (spans + table[SPAN_STEP] - 1) // table[SPAN_STEP] if spans else 1
-    part, chunk = chunk % parts, chunk // parts
-    kv_head, tile = chunk % program[line, AT.kv_heads], table[TILES] + chunk // program[line, AT.kv_heads] * TILE_FIELDS
-    head = head_of(line, program, table, tile, kv_head, shape)
-    first_row, count = table[tile], table[tile + 1] * head.share
-    scores = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
-    queries = program[line, AT.q] + kv_head * program[line, AT.q_head] + first_row * head.share * value(shape.dim) * 4
-    runs = scores + value(rows) * (SCORE_BYTES + record_bytes(shape))
-    first_span, end_span = low_of(head, head.position) // SPAN_TOKENS, head.last_block // SPAN_BLOCKS + 1
-    is_apart, records_of_span = spans > 0, np.int64(0)
-    if is_apart:
-        records_of_span = table[NUM_ROWS] * head.share * record_bytes(shape)
-        runs = program[line, AT.parts] + (kv_head * spans * table[NUM_ROWS] + first_row) * head.share * record_bytes(
-            shape
-        )
-        first_span += part * table[SPAN_STEP]
-        end_span = min(end_span, first_span + table[SPAN_STEP])
-    for span in range(first_span, end_span):
-        at = runs + span * records_of_span
-        attend_span(arenas, head, span, count, queries, scores, at, is_apart, shape, rows, joint_rows, few, joint_few)
-    if is_apart:
+def low_span_of(head):
+    """The first span of which the tile's first row sees anything besides sinks."""
+    return low_of(head, head.position) // SPAN_TOKENS
+
+
+@inline
+def first_unit_span(head):
+    """The span that a tile's unit 0 would be: units are the sinks, if any, and then one span after the other."""
+    return low_span_of(head) - (1 if head.sinks > 0 else 0)
+
+
+@inline
+def attend_tile(arenas, line, program, row, members, member_rows, kv_head, shared, low, high, desk, shape, groups):
+    """Attend units ``low`` to ``high`` - 1 of a tile: of ``members`` sequences, ``member_rows`` rows each.
+
+    What they share, spans ``shared[0]`` to ``shared[1]`` - 1, is attended by all rows together, as all of it is seen by
+    all of them. Each row's own spans come before and after, so that all of a query's units are merged in order.
+    """
+    count = member_rows * program[line, AT.share]
+    for m in range(members):
+        head = head_of(line, program, arenas.table, row + m * member_rows, member_rows, kv_head)
+        base = first_unit_span(head)
+        if head.sinks > 0 and low == 0:
+            attend_sinks(arenas, head, m * count, count, desk, shape, groups)
+        end = min(shared[0], base + high, head.last_block // SPAN_BLOCKS + 1)
+        walk(arenas, head, max(low_span_of(head), base + low), end, m * count, count, desk, shape, groups)
+    if members == 1:
         return
-    for q in range(count):
-        out = program[line, AT.out] + (first_row + q // head.share) * program[line, AT.out_stride]
-        at = out + (kv_head * head.share + q % head.share) * value(shape.dim) * 4
-        write_result(arenas.work, runs + q * record_bytes(shape), at, shape)
+    head = head_of(line, program, arenas.table, row, 1, kv_head)
+    base = first_unit_span(head)
+    start, end = max(shared[0], base + low), min(shared[1], base + high)
+    head = head_at(head, shared[1] * SPAN_TOKENS, 0, 0)
+    walk(arenas, head, start, end, 0, members * count, desk, shape, groups)
+    for m in range(members):
+        head = head_of(line, program, arenas.table, row + m * member_rows, member_rows, kv_head)
+        base = first_unit_span(head)
+        end = min(base + high, head.last_block // SPAN_BLOCKS + 1)
+        start = max(shared[1], low_span_of(head), base + low)
+        walk(arenas, head, start, end, m * count, count, desk, shape, groups)
+
+
+@inline
+def shared_of(table, group, tile, is_mixed):
+    """The (first, end) spans that a tile's rows share; of a tile of one sequence, an end beyond its last."""
+    if not is_mixed:
+        return NEVER, NEVER
+    at = table[GROUPS + GROUP_FIELDS * group + SHARED] + 2 * tile
+    return table[at], table[at + 1]
+
+
+@inline
+def attend(chunk, thread, line, program, arenas, shape, groups):
+    """A chunk is a tile of query rows and a KV head; and some units, where spans are attended apart."""
+    table, work, kv_heads, share = arenas.table, arenas.work, program[line, AT.kv_heads], program[line, AT.share]
+    part, chunk = chunk % table[SPAN_PARTS], chunk // table[SPAN_PARTS]
+    kv_head, number = chunk % kv_heads, chunk // kv_heads
+    tile = table[TILES] + number * TILE_FIELDS
+    first_row, num_rows, is_mixed = table[tile], table[tile + 1], table[tile + 2]
+    record, is_apart = record_bytes(shape), table[SPANS] > 0
+    scores = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
+    runs, stride = scores + value(groups.most) * (SCORE_BYTES + record), table[NUM_ROWS] * share * record
+    if is_apart:
+        runs = program[line, AT.parts] + kv_head * (table[SPANS] + 1) * stride + first_row * share * record
+    else:
+        for q in range(num_rows * share):
+            put_f32(work, runs + q * record + 4, ZERO)
+    at = kv_head * program[line, AT.q_head] + first_row * share * value(shape.dim) * 4
+    queries, sink_queries = program[line, AT.q] + at, program[line, AT.sink_q] + at
+    desk = Desk(queries, sink_queries, scores, runs, stride, table[SPANS], is_apart)
+    members = num_rows if is_mixed else 1
+    attend_tile(
+        arenas,
+        line,
+        program,
+        first_row,
+        members,
+        num_rows // members,
+        kv_head,
+        shared_of(table, program[line, AT.group], number, is_mixed),
+        part * table[SPAN_STEP],
+        (part + 1) * table[SPAN_STEP],
+        desk,
+        shape,
+        groups,
+    )
+    if not is_apart:
+        write_tile(work, line, program, first_row, num_rows, kv_head, runs, shape)
+
+
+@inline
+def write_tile(work, line, program, first_row, num_rows, kv_head, runs, shape):
+    """Write the results of a tile's rows; quantised too, where a KV head's columns are whole groups."""
+    share = program[line, AT.share]
+    for q in range(num_rows * share):
+        out = program[line, AT.out] + (first_row + q // share) * program[line, AT.out_stride]
+        at = out + (kv_head * share + q % share) * value(shape.dim) * 4
+        write_result(work, runs + q * record_bytes(shape), at, shape)
     if program[line, AT.quantised] >= 0:
-        for row in range(first_row, first_row + table[tile + 1]):
+        for row in range(first_row, first_row + num_rows):
             at = program[line, AT.out] + row * program[line, AT.out_stride]
             out = program[line, AT.quantised] + row * program[line, AT.quantised_stride]
-            quantise_heads(arenas.work, at, kv_head * head.share, head.share, program[line, AT.width], out, line, shape)
+            quantise_heads(work, at, kv_head * share, share, program[line, AT.width], out, line, shape)
 
 
 @inline
 def merge_head(row, thread, line, program, table, work, head, shape):
-    """Merge one row's and head's records, span after span, and write the result."""
-    spans, share, position = table[SPANS], program[line, FIN.share], table[table[SLOTS] + row]
-    window = program[line, FIN.window]
-    low = max(0, position - window + 1) if window > 0 else 0
-    run = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
-    for span in range(low // SPAN_TOKENS, position // SPAN_TOKENS + 1):
-        q = ((head // share * spans + span) * table[NUM_ROWS] + row) * share + head % share
-        merge(work, run, program[line, FIN.parts] + q * record_bytes(shape), span == low // SPAN_TOKENS, shape)
+    """Merge one row's and head's records, the sinks' and then span after span, and write the result."""
+    ring, share, own = table[SPANS], program[line, FIN.share], program[line, FIN.window]
+    slot, window, sinks = table[table[SLOTS] + row], window_of(table, row, own), sinks_of(table, row, own)
+    low = max(sinks, slot - window + 1) if window > 0 else 0
+    run, is_first = table[SCRATCH] + thread * table[SCRATCH_STRIDE], True
+    stride = table[NUM_ROWS] * share * record_bytes(shape)
+    parts = program[line, FIN.parts] + head // share * (ring + 1) * stride
+    parts += (row * share + head % share) * record_bytes(shape)
+    if sinks > 0:
+        merge(work, run, parts + ring * stride, is_first, shape)
+        is_first = False
+    if low <= slot:
+        for span in range(low // SPAN_TOKENS, slot // SPAN_TOKENS + 1):
+            merge(work, run, parts + span % ring * stride, is_first, shape)
+            is_first = False
     out = program[line, FIN.out] + row * program[line, FIN.out_stride] + head * value(shape.dim) * 4
     write_result(work, run, out, shape)
 
@@ -278,18 +423,8 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
         shape = Shape(
             static(dim), static(half), static(panel), static(k_codec), static(v_codec), write_scores, weigh_values
         )
-        attend(
-            chunk,
-            thread,
-            line,
-            program,
-            arenas,
-            shape,
-            static(most),
-            static(joint_most),
-            static(few),
-            static(joint_few),
-        )
+        groups = Groups(static(most), static(joint_most), static(few), static(joint_few))
+        attend(chunk, thread, line, program, arenas, shape, groups)
 
     return run_attention
 

@@ -1,6 +1,7 @@
 """What happens to a row's q, k and v before attention: norms, rotation, scaling, and writing K and V into their block.
 
 Queries are laid out ``[kv_head][row][share][D]`` f32, scaled, so that the queries that share a KV head stand together.
+Those of a row that sees sinks are written a second time, turned by its capped position: they meet the sinks.
 A value is rounded once, here, by its codec; NaN or infinity in it sets the status.
 """
 
@@ -13,7 +14,16 @@ import numpy as np
 from kvist.kernels import codes
 from kvist.kernels.elementwise import inverse_root, mean_square, place_of, report
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
-from kvist.kernels.layout import BLOCK_TOKENS, GROUPS, LANES, SCRATCH, SCRATCH_STRIDE, fields
+from kvist.kernels.layout import (
+    BLOCK_TOKENS,
+    CELLS,
+    GROUP_FIELDS,
+    GROUPS,
+    LANES,
+    SCRATCH,
+    SCRATCH_STRIDE,
+    fields,
+)
 from kvist.kernels.simd import (
     add,
     f32_to_bf16,
@@ -32,7 +42,7 @@ from kvist.kernels.simd import (
     value,
     zero_f32,
 )
-from kvist.kernels.spans import CODEC_BF16, CODEC_F32, CODEC_INT4, CODEC_INT8
+from kvist.kernels.spans import CODEC_BF16, CODEC_F32, CODEC_INT4, CODEC_INT8, sinks_of
 
 ZERO = np.float32(0)
 
@@ -46,7 +56,7 @@ class HeadShape(NamedTuple):
 
 AP = fields(
     "group kv_heads share qkv qkv_stride q q_head k k_head k_block "
-    "v v_head v_block angles angles_stride turned scale q_norm k_norm eps"
+    "v v_head v_block angles angles_stride turned scale q_norm k_norm eps window sink_q sink_angles"
 )
 
 
@@ -173,18 +183,24 @@ def append(chunk, thread, line, program, table, weights, cache, work, shape, wri
     angles, turned = program[line, AP.angles] + row * program[line, AP.angles_stride], program[line, AP.turned]
     eps = get_f32(weights, program[line, AP.eps])
     scale = get_f32(weights, program[line, AP.scale])
-    q_out = program[line, AP.q] + kv_head * program[line, AP.q_head] + row * share * size
     head = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
+    queries = kv_head * program[line, AP.q_head] + row * share * size
     for g in range(share):
-        at = qkv + (kv_head * share + g) * size
+        at, q_out = qkv + (kv_head * share + g) * size, program[line, AP.q] + queries + g * size
         prepare(work, at, head, angles, turned, weights, program[line, AP.q_norm], eps, scale, shape)
         check_finite(work, head, place, shape)
-        write_query(work, head, q_out + g * size, shape)
+        write_query(work, head, q_out, shape)
+    if sinks_of(table, row, program[line, AP.window]) > 0:
+        capped = program[line, AP.sink_angles] + row * program[line, AP.angles_stride]
+        for g in range(share):
+            at, q_out = qkv + (kv_head * share + g) * size, program[line, AP.sink_q] + queries + g * size
+            prepare(work, at, head, capped, turned, weights, program[line, AP.q_norm], eps, scale, shape)
+            write_query(work, head, q_out, shape)
     k_in, v_in = qkv + (kv_heads * share + kv_head) * size, qkv + (kv_heads * share + kv_heads + kv_head) * size
     prepare(work, k_in, head, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
     check_finite(work, head, place, shape)
     check_finite(work, v_in, place, shape)
-    cell = table[table[GROUPS + 2 * program[line, AP.group]] + row]
+    cell = table[table[GROUPS + GROUP_FIELDS * program[line, AP.group] + CELLS] + row]
     block, column = cell // BLOCK_TOKENS, cell % BLOCK_TOKENS
     k_block = program[line, AP.k] + kv_head * program[line, AP.k_head] + block * program[line, AP.k_block]
     write_key(work, head, cache, k_block, column, head + size, shape)

@@ -33,34 +33,48 @@ def fields(names: str) -> Any:
     TOKENS,
     POSITIONS,
     SLOTS,
+    WINDOWS,
+    SINKS,
+    CAPPED,
     OUTPUTS,
     TILES,
     NUM_TILES,
     SPANS,
     SPAN_STEP,
+    SPAN_PARTS,
     SCRATCH,
     SCRATCH_STRIDE,
     TALLIES,
     TALLY_STRIDE,
     GROUPS,
-) = range(15)
+) = range(19)
 """The head of the table.
 
-``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it. ``TOKENS``, ``POSITIONS``, ``SLOTS``:
-lists by row; a *position* counts all tokens of a text and turns queries and keys, a *slot* counts those that the
-sequence's block tables hold, and is what attention walks. ``OUTPUTS``: row numbers. ``TILES``: (first row, rows, first
-slot, sequence) for each attention tile. ``SPANS``: how many spans are attended apart, ``SPAN_STEP`` a chunk, and merged
-later (0: each tile walks its own). ``SCRATCH`` is an offset in ``work``, with ``SCRATCH_STRIDE`` bytes for each thread.
-``TALLIES``: (first row, rows, first slot, sequence, where its sums by slot start for group 0, how far on for the next
-one) of rows whose attention is tallied; each thread's sums are ``TALLY_STRIDE`` numbers on.
-From ``GROUPS`` on, for each layer group: where the list of cells to write starts (by row; a block's id times 16, plus
-the place in it), and where the list of block-table starts (by sequence) is.
+``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it; ``OUTPUTS``: their row numbers.
+
+Lists by row: ``TOKENS``; ``POSITIONS``, which count all tokens of a text and turn queries and keys; ``SLOTS``, which
+count those that the sequence's block tables hold and are what attention walks; where any sequence keeps less than
+everything (else 0): ``WINDOWS``, how many tokens a query sees (0: all), ``SINKS``, how many first tokens besides (0:
+none), and ``CAPPED``, the position that turns the query that meets these.
+
+``TILES``: (first row, rows, is_mixed) for each attention tile; the rows of a mixed one are of a sequence each.
+``SPANS``: how many spans a row's records of spans attended apart have room for, to be merged later (0: each tile merges
+its own); a tile's units, spans and sinks, are then divided into ``SPAN_PARTS`` chunks of ``SPAN_STEP`` units.
+``SCRATCH`` is an offset in ``work``, with ``SCRATCH_STRIDE`` bytes for each thread.
+``TALLIES``: (first row, rows, first slot, where its sums by slot start for group 0, how far on for the next one) of rows
+whose attention is tallied; each thread's sums are ``TALLY_STRIDE`` numbers on.
 """
 
+CELLS, BLOCKS, SHARED = range(3)
+GROUP_FIELDS = 3
+"""From ``GROUPS`` on, for each layer group: lists by row of the cell to write (a block's id times 16, plus the place in
+it) and of where its sequence's block ids start; and by tile the (first, end) of the spans that all rows of a mixed tile
+share, block by block (0: no tile is mixed)."""
+
 MAX_GROUPS = 8
-TABLE_HEAD = GROUPS + 2 * MAX_GROUPS
-TILE_FIELDS = 4
-TALLY_FIELDS = 6
+TABLE_HEAD = GROUPS + GROUP_FIELDS * MAX_GROUPS
+TILE_FIELDS = 3
+TALLY_FIELDS = 5
 
 STATUS = 0
 """Offset in ``work`` of the status, an int64 that a kernel sets where it met NaN or infinity: ``place_of`` plus 1."""

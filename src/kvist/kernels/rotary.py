@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import POSITIONS, fields
+from kvist.kernels.layout import CAPPED, POSITIONS, fields
 from kvist.kernels.simd import get_f32, put_f32
 
-ROPE = fields("frequencies count factor out out_stride")
+ROPE = fields("frequencies count factor out out_stride sink_out")
 
 TWO_BY_PI = 6.36619772367581382433e-01
 HALF_PI_1, HALF_PI_2, HALF_PI_3 = 1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624879595063154e-21
@@ -45,10 +45,10 @@ def sine_and_cosine(angle):
 
 
 @inline
-def rotary_row(row, line, program, table, weights, work):
-    """Write [count] cosines, then [count] sines of one row's position."""
-    count, out = program[line, ROPE.count], program[line, ROPE.out] + row * program[line, ROPE.out_stride]
-    position, factor = np.float32(table[table[POSITIONS] + row]), get_f32(weights, program[line, ROPE.factor])
+def rotary_row(position, out, line, program, weights, work):
+    """Write [count] cosines, then [count] sines of a position."""
+    count, factor = program[line, ROPE.count], get_f32(weights, program[line, ROPE.factor])
+    position = np.float32(position)
     for i in range(count):
         angle = position * get_f32(weights, program[line, ROPE.frequencies] + i * 4)
         sine, cosine = sine_and_cosine(np.float64(angle))
@@ -57,10 +57,13 @@ def rotary_row(row, line, program, table, weights, work):
 
 
 def rotary_kernel() -> Any:
-    """The kernel that computes cosines and sines; a chunk is a row."""
+    """The kernel that computes cosines and sines; a chunk is a row. Of capped positions too, where the pass has any."""
 
     @kernel(SIGNATURE)
     def run_rotary(chunk, thread, line, program, table, weights, cache, work):
-        rotary_row(chunk, line, program, table, weights, work)
+        at = chunk * program[line, ROPE.out_stride]
+        rotary_row(table[table[POSITIONS] + chunk], program[line, ROPE.out] + at, line, program, weights, work)
+        if table[CAPPED]:
+            rotary_row(table[table[CAPPED] + chunk], program[line, ROPE.sink_out] + at, line, program, weights, work)
 
     return run_rotary

@@ -17,7 +17,14 @@ import numpy as np
 
 from kvist.kernels.elementwise import exp
 from kvist.kernels.jit import called, inline
-from kvist.kernels.layout import BLOCK_TOKENS, LANES, SPAN_BLOCKS, SPAN_TOKENS
+from kvist.kernels.layout import (
+    BLOCK_TOKENS,
+    LANES,
+    SINKS,
+    SPAN_BLOCKS,
+    SPAN_TOKENS,
+    WINDOWS,
+)
 from kvist.kernels.simd import (
     add,
     first_lane,
@@ -58,8 +65,8 @@ class Head(NamedTuple):
 
     ``k`` and ``v`` are offsets of the head in block 0, ``k_block`` and ``v_block`` the distance between blocks,
     ``blocks`` where the sequence's block table starts, ``position`` the tile's first position, ``share`` how many query
-    heads use this KV head, ``window`` how many tokens a query sees (0: all), ``last_block`` the tile's last block
-    number.
+    heads use this KV head, ``window`` how many tokens a query sees (0: all) of those after the first ``sinks``,
+    ``last_block`` the tile's last block number.
     """
 
     k: int
@@ -70,6 +77,7 @@ class Head(NamedTuple):
     position: int
     share: int
     window: int
+    sinks: int
     last_block: int
 
 
@@ -123,8 +131,21 @@ def position_of(head, q):
 
 @inline
 def low_of(head, position):
-    """The first position that the query at ``position`` sees."""
-    return max(0, position - head.window + 1) if head.window > 0 else 0
+    """The first position, sinks aside, that the query at ``position`` sees."""
+    return max(head.sinks, position - head.window + 1) if head.window > 0 else 0
+
+
+@inline
+def window_of(table, row, own):
+    """How many tokens a row's query sees: the layer's ``own`` window or its sequence's, the smaller one; 0: all."""
+    kept = table[table[WINDOWS] + row] if table[WINDOWS] else 0
+    return min(own, kept) if own > 0 and kept > 0 else max(own, kept)
+
+
+@inline
+def sinks_of(table, row, own):
+    """How many first tokens it sees besides; none in layers with a window of their own."""
+    return table[table[SINKS] + row] if table[SINKS] and own <= 0 else 0
 
 
 @called

@@ -17,6 +17,8 @@ from kvist.kernels.elementwise import exp
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
     BLOCK_TOKENS,
+    BLOCKS,
+    GROUP_FIELDS,
     GROUPS,
     LANES,
     SCRATCH,
@@ -114,10 +116,10 @@ def tally(chunk, thread, line, program, arenas, shape, rows):
     """A chunk is some rows of a sequence and a KV head: their queries' weights are added to the thread's tally."""
     table, kv_heads, share = arenas.table, program[line, TALLY.kv_heads], program[line, TALLY.share]
     kv_head, unit = chunk % kv_heads, table[TALLIES] + chunk // kv_heads * TALLY_FIELDS
-    first_row, count, first_slot, sequence = table[unit], table[unit + 1], table[unit + 2], table[unit + 3]
+    first_row, count, first_slot = table[unit], table[unit + 1], table[unit + 2]
     k = program[line, TALLY.k] + kv_head * program[line, TALLY.k_head]
     v = program[line, TALLY.v] + kv_head * program[line, TALLY.v_head]
-    blocks = table[table[GROUPS + 2 * program[line, TALLY.group] + 1] + sequence]
+    blocks = table[table[GROUPS + GROUP_FIELDS * program[line, TALLY.group] + BLOCKS] + first_row]
     head = Scored(k, program[line, TALLY.k_block], v, program[line, TALLY.v_block], blocks, share)
     sums, end = table[SCRATCH] + thread * table[SCRATCH_STRIDE], first_slot + count
     scores = sums + ((end - 1) // SPAN_TOKENS + 1) * SPAN_TOKENS * 4
@@ -127,7 +129,7 @@ def tally(chunk, thread, line, program, arenas, shape, rows):
     queries = program[line, TALLY.q] + kv_head * program[line, TALLY.q_head] + first_row * row_bytes
     for row in range(count):
         tally_row(arenas, head, first_slot + row, queries + row * row_bytes, scores, sums, shape, rows)
-    into = table[unit + 4] + program[line, TALLY.group] * table[unit + 5] + thread * table[TALLY_STRIDE]
+    into = table[unit + 3] + program[line, TALLY.group] * table[unit + 4] + thread * table[TALLY_STRIDE]
     for s in range(end):
         table[into + s] += np.int64(get_i32(arenas.work, sums + s * 4))
 

@@ -17,7 +17,7 @@ from kvist.cache.kv_cache import KvCache
 from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
 from kvist.kernels import target
-from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, STATUS, line_and_row
+from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, SPANS, STATUS, line_and_row
 from kvist.kernels.tally import unit_rows
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
@@ -54,7 +54,7 @@ class _Workspace:
             for is_few in (True, False)
             for has_tallies in ((False, True) if writer.has_tallies else (False,))
         }
-        self.tile_rows = writer.tile_rows
+        self.tile_rows, self.num_spans = writer.tile_rows, writer.num_spans
         self.scratch, self.scratch_bytes = writer.scratch, writer.scratch_bytes
         self.logits, self.logits_stride = writer.logits, writer.logits_stride
         self._allocate(1)
@@ -179,6 +179,7 @@ class Decoder:
             parts, tile_rows=space.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads
         )
         assert lowered.num_rows <= self.step_tokens, (lowered.num_rows, self.step_tokens)
+        assert lowered.table[SPANS] <= space.num_spans, (lowered.table[SPANS], space.num_spans)
         space.make_room(lowered.num_outputs)
         lowered.table[SCRATCH], lowered.table[SCRATCH_STRIDE] = space.scratch, space.scratch_bytes
         tallying = Tallying(lowered.table, tallied(parts), num_threads=self.num_threads, unit_rows=self._unit_rows)

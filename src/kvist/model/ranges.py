@@ -99,6 +99,7 @@ def _rotary(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents
     yield Extent("weights", at.frequencies, at.count * 4)
     yield Extent("weights", at.factor, 4)
     yield _rows(at.out, at.out_stride, at.count * 8, limits.num_rows)
+    yield _rows(at.sink_out, at.out_stride, at.count * 8, limits.num_rows)
 
 
 def _norm(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
@@ -135,17 +136,19 @@ def _stored(at: Columns, dim: int, k_codec: int, v_codec: int, limits: Limits) -
         yield Extent("cache", start, (at.kv_heads - 1) * head + limits.num_blocks[at.group] * block)
 
 
-def _queries(at: Columns, dim: int, limits: Limits) -> Extents:
-    yield Extent("work", at.q, (at.kv_heads - 1) * at.q_head + limits.num_rows * at.share * dim * 4)
+def _queries(start: int, at: Columns, dim: int, limits: Limits) -> Extent:
+    return Extent("work", start, (at.kv_heads - 1) * at.q_head + limits.num_rows * at.share * dim * 4)
 
 
 def _append(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     dim, k_codec, v_codec = constants
     yield from _stored(at, dim, k_codec, v_codec, limits)
-    yield from _queries(at, dim, limits)
+    yield _queries(at.q, at, dim, limits)
+    yield _queries(at.sink_q, at, dim, limits)
     yield _rows(at.qkv, at.qkv_stride, at.kv_heads * (at.share + 2) * dim * 4, limits.num_rows)
     if at.turned:
         yield _rows(at.angles, at.angles_stride, at.turned * 4, limits.num_rows)
+        yield _rows(at.sink_angles, at.angles_stride, at.turned * 4, limits.num_rows)
     for norm in (at.q_norm, at.k_norm):
         if norm >= 0:
             yield Extent("weights", norm, dim * 4)
@@ -157,7 +160,7 @@ def _append(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
 def _attended(at: Columns, dim: int, heads: int, limits: Limits) -> Extents:
     """Records of spans that are attended apart, results, and these quantised."""
     record = attention.num_record_bytes(dim)
-    yield Extent("work", at.parts, heads * limits.num_spans * limits.num_split_rows * record)
+    yield Extent("work", at.parts, heads * (limits.num_spans + 1) * limits.num_split_rows * record)
     yield _rows(at.out, at.out_stride, max(heads * dim, padded(at.width)) * 4, limits.num_rows)
     if at.quantised >= 0:
         yield _rows(at.quantised, at.quantised_stride, _activations(at.width, is_quantised=1), limits.num_rows)
@@ -166,7 +169,8 @@ def _attended(at: Columns, dim: int, heads: int, limits: Limits) -> Extents:
 def _attention(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     dim, k_codec, v_codec, share = constants
     yield from _stored(at, dim, k_codec, v_codec, limits)
-    yield from _queries(at, dim, limits)
+    yield _queries(at.q, at, dim, limits)
+    yield _queries(at.sink_q, at, dim, limits)
     yield from _attended(at, dim, at.kv_heads * share, limits)
     yield Extent("scratch", 0, attention.scratch_bytes(dim, limits.tile_rows * share))
 
@@ -174,7 +178,7 @@ def _attention(at: Columns, constants: tuple[int, ...], limits: Limits) -> Exten
 def _tally(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     dim, k_codec, v_codec, share = constants
     yield from _stored(at, dim, k_codec, v_codec, limits)
-    yield from _queries(at, dim, limits)
+    yield _queries(at.q, at, dim, limits)
     yield Extent("scratch", 0, tally.scratch_bytes(limits.num_spans, share))
 
 

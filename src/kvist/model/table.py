@@ -11,6 +11,10 @@ import numpy.typing as npt
 
 from kvist.cache.sequence import Sequence
 from kvist.kernels.layout import (
+    BLOCKS,
+    CAPPED,
+    CELLS,
+    GROUP_FIELDS,
     GROUPS,
     MAX_GROUPS,
     NUM_OUTPUTS,
@@ -18,18 +22,26 @@ from kvist.kernels.layout import (
     NUM_TILES,
     OUTPUTS,
     POSITIONS,
+    SHARED,
+    SINKS,
     SLOTS,
+    SPAN_PARTS,
     SPAN_STEP,
     SPAN_TOKENS,
     SPANS,
     TABLE_HEAD,
-    TILE_FIELDS,
     TILES,
     TOKENS,
+    WINDOWS,
 )
+from kvist.model.sharing import Spans, divided, first_seen, runs
 from kvist.spec.cache import BLOCK_TOKENS
+from kvist.spec.retention import RetentionSpec
 
 Ints = npt.NDArray[np.int64]
+
+EVERYTHING = 1 << 40
+"""More units than any tile has."""
 
 
 @dataclass(frozen=True)
@@ -62,57 +74,74 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
     about ``split_chunks`` chunks for each KV head.
     """
     rows = _Rows(parts)
-    tiles = _tiles_of(rows, tile_rows)
-    num_rows, num_outputs, num_tiles = len(rows.tokens), len(rows.outputs), len(tiles) // TILE_FIELDS
-    num_spans = _num_spans(rows) if num_rows <= split_rows else 0
-    step = max(1, num_spans * num_tiles // split_chunks)
-    head = [0] * TABLE_HEAD
-    head[NUM_ROWS], head[NUM_OUTPUTS], head[NUM_TILES] = num_rows, num_outputs, num_tiles
-    head[SPANS], head[SPAN_STEP] = num_spans, step
-    lists = {
-        TOKENS: rows.tokens,
-        POSITIONS: rows.positions,
-        SLOTS: rows.slots,
-        OUTPUTS: rows.outputs,
-        TILES: tiles,
-    }
-    numbers = list(head)
-    for name, found in lists.items():
-        numbers[name] = len(numbers)
-        numbers += found
-    num_groups = len(parts[0].sequence.tables)
+    num_rows, num_groups = len(rows.tokens), len(parts[0].sequence.tables)
+    is_apart = num_rows <= split_rows
+    tiles = _tiles_of(rows, parts, tile_rows, 1 if is_apart else split_chunks)
+    num_spans, num_units = _num_spans(rows, parts) if is_apart else (0, 0)
+    step = max(1, num_units * len(tiles) // split_chunks) if num_spans else EVERYTHING
+    num_parts = max(1, -(-num_units // step))
+    numbers = [0] * TABLE_HEAD
+    numbers[NUM_ROWS], numbers[NUM_OUTPUTS], numbers[NUM_TILES] = num_rows, len(rows.outputs), len(tiles)
+    numbers[SPANS], numbers[SPAN_STEP], numbers[SPAN_PARTS] = num_spans, step, num_parts
+    _write_lists(numbers, rows, tiles)
     assert num_groups <= MAX_GROUPS, num_groups
     tables: list[Ints] = []
-    end = len(numbers) + num_groups * (num_rows + len(parts))
+    shared_size = 2 * len(tiles) if any(tile.is_mixed for tile in tiles) else 0
+    end = len(numbers) + num_groups * (2 * num_rows + shared_size)
     for group in range(num_groups):
         blocks = [part.sequence.tables[group].blocks for part in parts]
-        numbers[GROUPS + 2 * group], numbers[GROUPS + 2 * group + 1] = len(numbers), len(numbers) + num_rows
+        at = GROUPS + GROUP_FIELDS * group
+        numbers[at + CELLS], numbers[at + BLOCKS] = len(numbers), len(numbers) + num_rows
         numbers += _cells_of(rows, blocks)
-        for ids in blocks:
-            numbers.append(end)
+        for (_, count), ids in zip(rows.parts, blocks, strict=True):
+            numbers += [end] * count
             end += ids.size
+        if shared_size:
+            numbers[at + SHARED] = len(numbers)
+            for tile in tiles:
+                numbers += tile.shared[group] if tile.is_mixed else (0, 0)
         tables += blocks
     return Pass(
         num_rows=num_rows,
         num_split_rows=num_rows if num_spans else 0,
-        num_outputs=num_outputs,
-        num_tile_parts=num_tiles * max(1, -(-num_spans // step)),
+        num_outputs=len(rows.outputs),
+        num_tile_parts=len(tiles) * num_parts,
         table=np.concatenate([np.array(numbers, np.int64), *tables]),
     )
+
+
+def _write_lists(numbers: list[int], rows: _Rows, tiles: list[Tile]) -> None:
+    """Add what is listed once, whatever the layer group, and say in the head where."""
+    lists = {TOKENS: rows.tokens, POSITIONS: rows.positions, SLOTS: rows.slots, OUTPUTS: rows.outputs}
+    if any(rows.windows):
+        lists[WINDOWS] = rows.windows
+    if any(rows.sinks):
+        lists |= {SINKS: rows.sinks, CAPPED: rows.capped}
+    for name, found in lists.items():
+        numbers[name] = len(numbers)
+        numbers += found
+    numbers[TILES] = len(numbers)
+    for tile in tiles:
+        numbers += (tile.row, tile.num_rows, int(tile.is_mixed))
 
 
 class _Rows:
     """A pass's rows: lists by row, the rows of which logits are wanted, and for each part its (first row, rows).
 
-    Lists, not arrays: a pass of one row is the most frequent, and a list of one costs a tenth of an array of one.
+    ``pieces``: (first row, rows) that see by one rule: a part, or two where a sequence begins to slide in it. Lists,
+    not arrays: a pass of one row is the most frequent, and a list of one costs a tenth of an array of one.
     """
 
     def __init__(self, parts: Many[Part]) -> None:
         self.tokens: list[int] = []
         self.positions: list[int] = []
         self.slots: list[int] = []
+        self.windows: list[int] = []
+        self.sinks: list[int] = []
+        self.capped: list[int] = []
         self.outputs: list[int] = []
         self.parts: list[tuple[int, int]] = []
+        self.pieces: list[tuple[int, int]] = []
         for part in parts:
             sequence, count, row = part.sequence, len(part.token_ids), len(self.tokens)
             self.parts.append((row, count))
@@ -121,21 +150,64 @@ class _Rows:
             self.slots += range(sequence.num_slots - count, sequence.num_slots)
             if part.logits != "none":
                 self.outputs += range(row if part.logits == "all" else row + count - 1, row + count)
+            self._add_pieces(row, count, sequence.retention)
+
+    def _add_pieces(self, row: int, count: int, retention: RetentionSpec) -> None:
+        """What a part's rows see: everything at first, then by its retention."""
+        num_all = min(count, max(0, retention.starts_at - self.positions[row])) if retention.is_bounded else count
+        for first, rows, window, sinks in (
+            (row, num_all, 0, 0),
+            (row + num_all, count - num_all, retention.num_kept, retention.num_sinks),
+        ):
+            if rows:
+                self.pieces.append((first, rows))
+                self.windows += [window] * rows
+                self.sinks += [sinks] * rows
+                positions = self.positions[first : first + rows]
+                self.capped += [min(at, sinks + window - 1) for at in positions] if sinks else positions
 
 
-def _tiles_of(rows: _Rows, tile_rows: int) -> list[int]:
-    """(first row, rows, first slot, part) of each attention tile, one after the other."""
-    tiles: list[int] = []
-    for number, (row, count) in enumerate(rows.parts):
-        for first in range(row, row + count, tile_rows):
-            tiles += (first, min(tile_rows, row + count - first), rows.slots[first], number)
+@dataclass(frozen=True)
+class Tile:
+    """Rows that attention takes together; of a sequence each, where they share spans in some layer group."""
+
+    row: int
+    num_rows: int
+    shared: tuple[Spans, ...] = ()
+
+    @property
+    def is_mixed(self) -> bool:
+        return bool(self.shared)
+
+
+def _tiles_of(rows: _Rows, parts: Many[Part], tile_rows: int, least_tiles: int) -> list[Tile]:
+    """Divide the rows into tiles; those that share are divided into ``least_tiles`` at least, if they can be."""
+    tiles = [
+        Tile(first, min(tile_rows, row + count - first))
+        for row, count in rows.pieces
+        for first in range(row, row + count, tile_rows)
+    ]
+    alone = [(row, part.sequence) for (row, count), part in zip(rows.parts, parts, strict=True) if count == 1]
+    if len(alone) < 2:
+        return tiles
+    mixed = [run for run in runs(alone) if run.num_rows > 1]
+    members = {row for run in mixed for row in range(run.row, run.row + run.num_rows)}
+    tiles = [tile for tile in tiles if tile.row not in members]
+    for run in mixed:
+        for piece in divided(run, tile_rows, least_tiles):
+            tiles.append(Tile(piece.row, piece.num_rows, piece.shared if piece.num_rows > 1 else ()))
     return tiles
 
 
-def _num_spans(rows: _Rows) -> int:
-    """The most spans that a row sees; 0 where nobody sees more than one."""
-    num_spans = max(rows.slots) // SPAN_TOKENS + 1
-    return num_spans if num_spans > 1 else 0
+def _num_spans(rows: _Rows, parts: Many[Part]) -> tuple[int, int]:
+    """The most spans that a tile reaches over, and the most units, sinks included; no spans where it is one unit."""
+    num_spans = num_units = 0
+    for (row, count), part in zip(rows.parts, parts, strict=True):
+        last = rows.slots[row + count - 1] // SPAN_TOKENS
+        for group in range(len(part.sequence.tables)):
+            spans = last - first_seen(part.sequence, group, rows.positions[row]) // SPAN_TOKENS + 1
+            num_spans, num_units = max(num_spans, spans), max(num_units, spans + bool(rows.sinks[row + count - 1]))
+    return (num_spans, num_units) if num_units > 1 else (0, 0)
 
 
 def _cells_of(rows: _Rows, blocks: list[Ints]) -> list[int]:

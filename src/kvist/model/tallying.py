@@ -17,13 +17,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Tallied:
-    """Rows of one sequence: the first one's number in the pass, how many, the first one's slot, the part's number."""
+    """Rows of one sequence: the first one's number in the pass, how many, and the first one's slot."""
 
     sequence: Sequence
     first_row: int
     count: int
     first_slot: int
-    part: int
 
     @property
     def num_slots(self) -> int:
@@ -34,12 +33,12 @@ class Tallied:
 def tallied(parts: Many[Part]) -> list[Tallied]:
     """Return the rows of a pass whose attention counts; their sequences have grown already."""
     found, row = [], 0
-    for number, part in enumerate(parts):
+    for part in parts:
         count = len(part.token_ids)
         first, end = part.sequence.tallied(count)
         if first < end:
             start = row + count - (part.sequence.num_slots - first)
-            found.append(Tallied(part.sequence, start, end - first, first, number))
+            found.append(Tallied(part.sequence, start, end - first, first))
         row += count
     return found
 
@@ -60,7 +59,7 @@ class Tallying:
             self._starts.append(at)
             for start in range(0, rows.count, unit_rows):
                 count = min(unit_rows, rows.count - start)
-                units += (rows.first_row + start, count, rows.first_slot + start, rows.part, at, rows.num_slots)
+                units += (rows.first_row + start, count, rows.first_slot + start, at, rows.num_slots)
             at += rows.num_slots * len(rows.sequence.tables)
         self._stride, self._num_threads = at - first, num_threads
         self.table = np.concatenate([table, np.array(units, np.int64), np.zeros(num_threads * self._stride, np.int64)])

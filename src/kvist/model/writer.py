@@ -71,7 +71,7 @@ class Writer:
         widest = max(layer.num_heads * layer.k_dim for layer in layers)
         self.qkv_stride = 4 * padded(max((layer.num_heads + 2 * layer.num_kv_heads) * layer.k_dim for layer in layers))
         self.qkv = work.place(max_rows * self.qkv_stride)
-        self.q = work.place(max_rows * widest * 4)
+        self.q, self.sink_q = work.place(max_rows * widest * 4), work.place(max_rows * widest * 4)
         self.attended_stride = padded(widest) * 4
         self.attended = work.place(max_rows * self.attended_stride)
         self.attended_q = work.place(max_rows * quantised_row_bytes(padded(widest)))
@@ -79,10 +79,10 @@ class Writer:
         self.up = work.place(max_rows * self.up_stride)
         self.hidden = work.place(max_rows * max(self.mlp * 4, quantised_row_bytes(self.mlp)))
         self.turned = self.spec.rope.dim if self.spec.rope else 0
-        self.angles = work.place(max_rows * self.turned * 4)
+        self.angles, self.sink_angles = work.place(max_rows * self.turned * 4), work.place(max_rows * self.turned * 4)
         record = max(attention.num_record_bytes(layer.k_dim) for layer in layers)
         heads = max(layer.num_heads for layer in layers)
-        self.parts = work.place(min(SPLIT_ROWS, max_rows) * heads * self.num_spans * record)
+        self.parts = work.place(min(SPLIT_ROWS, max_rows) * heads * (self.num_spans + 1) * record)
         self.scratch_bytes = padded(self._scratch_bytes(), 64)
         self.scratch = work.place(self.scratch_bytes * self.num_threads)
         self.logits_stride = 4 * padded(self.model.vocab_size, 16)
@@ -154,6 +154,7 @@ class Writer:
                 "factor": self.weights.one,
                 "out": self.angles,
                 "out_stride": self.turned * 4,
+                "sink_out": self.sink_angles,
             }
             program.add(self.kernels.number(rotary.rotary_kernel), Counts(rows=1), rotary.ROPE, turns)
 
@@ -255,11 +256,14 @@ class Writer:
             "qkv_stride": self.qkv_stride,
             "angles": self.angles,
             "angles_stride": self.turned * 4,
+            "sink_angles": self.sink_angles,
             "turned": self.turned,
             "scale": weights.scale,
             "q_norm": weights.q_norm,
             "k_norm": weights.k_norm,
             "eps": self.weights.eps,
+            "window": layer.window or 0,
+            "sink_q": self.sink_q,
             **self._heads(layer, place),
         }
         kernel = self.kernels.number(blocks.append_kernel, layer.k_dim, *self._codecs(place))
@@ -288,7 +292,8 @@ class Writer:
             "width": width,
             "quantised_stride": quantised_row_bytes(padded(width)),
         }
-        values = {"quantised": quantised if has_whole_groups else -1, **self._heads(layer, place), **out}
+        tile_quantised = quantised if has_whole_groups else -1
+        values = {"quantised": tile_quantised, "sink_q": self.sink_q, **self._heads(layer, place), **out}
         kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(place), share)
         program.add(kernel, Counts(tiles=layer.num_kv_heads), attention.AT, values)
         chunk_heads = share if has_whole_groups else layer.num_heads
