@@ -286,7 +286,7 @@ def test_rotary_positions_to_a_million() -> None:
     table = new_table(lists=(positions,), **{str(POSITIONS): TABLE_HEAD})
     run_line(
         made(rotary.rotary_kernel), rotary.ROPE, len(positions), weights=weights, work=work, table=table,
-        frequencies=at, count=16, factor=factor, out=out, out_stride=128,
+        frequencies=at, count=16, factor=factor, out=out, out_stride=128, sink_out=0,
     )  # fmt: skip
     cosine, sine = work.get(out, len(positions), 2, 16).swapaxes(0, 1)
     angles = (np.array(positions, np.float32)[:, None] * frequencies).astype(np.float64)

@@ -51,7 +51,7 @@ def add_rows(heads: Heads, sequence: Sequence, q: Array, k: Array, v: Array, uni
     run_line(
         made(blocks.append_kernel, dim, *codecs), blocks.AP, len(q) * heads.kv_heads, qkv=qkv,
         qkv_stride=(heads.num_heads + 2 * heads.kv_heads) * dim * 4, angles=0, angles_stride=0, turned=0, scale=scale,
-        q_norm=-1, k_norm=-1, eps=eps, **place, **arenas,
+        q_norm=-1, k_norm=-1, eps=eps, window=0, sink_q=0, sink_angles=0, **place, **arenas,
     )  # fmt: skip
     run_line(
         made(tally.tally_kernel, dim, *codecs, share), tally.TALLY, tallying.num_units * heads.kv_heads,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +12,11 @@ from proof.heads import Heads
 from kvist.cache.sequence import Sequence
 from kvist.kernels import layout
 from kvist.model.table import Part, Pass, lower
+from kvist.spec.retention import RetentionSpec
 
 HEADS = Heads(16, 3)
 TILE_ROWS = 16
+CELLS = layout.GROUPS + layout.CELLS
 
 
 def lowered(parts: list[Part], **settings: int) -> Pass:
@@ -54,7 +54,7 @@ def test_every_row_is_listed(drawn: list[tuple[int, int, Any]]) -> None:
         rows += [(100 * number + i, held + i, sequence) for i in range(count)]
         outputs += {"last": [len(rows) - 1], "all": list(range(first, len(rows))), "none": []}[logits]
         for at in range(0, count, TILE_ROWS):
-            tiles += [first + at, min(TILE_ROWS, count - at), held + at, number]
+            tiles += [first + at, min(TILE_ROWS, count - at), 0]
     found = lowered(parts)
     assert found.num_rows == len(rows) == found.table[layout.NUM_ROWS]
     assert listed(found, layout.TOKENS, len(rows)) == [token for token, _, _ in rows]
@@ -62,11 +62,13 @@ def test_every_row_is_listed(drawn: list[tuple[int, int, Any]]) -> None:
     assert listed(found, layout.SLOTS, len(rows)) == [slot for _, slot, _ in rows]
     assert listed(found, layout.OUTPUTS, found.num_outputs) == outputs
     assert listed(found, layout.TILES, len(tiles)) == tiles
-    assert listed(found, layout.GROUPS, len(rows)) == [cell(sequence, slot) for _, slot, sequence in rows]
-    starts = listed(found, layout.GROUPS + 1, len(parts))
-    for start, part in zip(starts, parts, strict=True):
-        blocks = part.sequence.tables[0].blocks
+    assert listed(found, CELLS, len(rows)) == [cell(sequence, slot) for _, slot, sequence in rows]
+    starts = listed(found, layout.GROUPS + layout.BLOCKS, len(rows))
+    for start, (_, _, sequence) in zip(starts, rows, strict=True):
+        blocks = sequence.tables[0].blocks
         assert found.table[start : start + blocks.size].tolist() == blocks.tolist()
+    assert found.table[layout.WINDOWS] == found.table[layout.SINKS] == found.table[layout.CAPPED] == 0
+    assert found.table[layout.GROUPS + layout.SHARED] == 0
 
 
 def test_positions_may_run_ahead_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +80,8 @@ def test_positions_may_run_ahead_of_slots(monkeypatch: pytest.MonkeyPatch) -> No
     found = lowered([Part(sequence, [5, 6, 7])])
     assert listed(found, layout.POSITIONS, 3) == [100, 101, 102]
     assert listed(found, layout.SLOTS, 3) == [36, 37, 38]
-    assert listed(found, layout.TILES, 3) == [0, 3, 36]
-    assert listed(found, layout.GROUPS, 3) == [cell(sequence, slot) for slot in (36, 37, 38)]
+    assert listed(found, layout.TILES, 3) == [0, 3, 0]
+    assert listed(found, CELLS, 3) == [cell(sequence, slot) for slot in (36, 37, 38)]
 
 
 def test_spans_are_attended_apart_in_passes_of_few_rows() -> None:
@@ -90,7 +92,7 @@ def test_spans_are_attended_apart_in_passes_of_few_rows() -> None:
     parts = [Part(sequence, [1]) for sequence in sequences]
     assert lowered(parts, split_rows=2).num_split_rows == 0
     found = lowered(parts, split_chunks=3)
-    assert (found.table[layout.SPANS], found.table[layout.SPAN_STEP]) == (3, 3)
+    assert (found.table[layout.SPANS], found.table[layout.SPAN_STEP], found.table[layout.SPAN_PARTS]) == (3, 3, 1)
     assert (found.num_split_rows, found.num_tile_parts) == (3, 3)
     assert lowered(parts[:2]).num_split_rows == 2
     for sequence in sequences[:1]:
@@ -98,19 +100,24 @@ def test_spans_are_attended_apart_in_passes_of_few_rows() -> None:
     assert lowered(parts[:1]).num_split_rows == 0
 
 
-def test_lowering_many_parts_takes_no_time() -> None:
-    """Far below a millisecond for 64; here only that it isn't as slow as reading their blocks one by one."""
-    cache = HEADS.new_cache(1200, 64)
-    parts = [Part(cache.new_sequence(), [0] * 1000) for _ in range(64)]
-    for part in parts:
-        part.sequence.grow(1000)
-    parts = [Part(part.sequence, [1]) for part in parts]
-    lowered(parts)
-    started = time.perf_counter()
-    for _ in range(20):
-        lower(parts, tile_rows=TILE_ROWS, split_rows=4, split_chunks=2)
-    lowering_s = time.perf_counter() - started
-    started = time.perf_counter()
-    for _ in range(20):
-        np.array([int(block) for part in parts for block in part.sequence.tables[0].blocks])
-    assert lowering_s < time.perf_counter() - started
+def test_a_sequence_that_begins_to_slide_sees_all_before() -> None:
+    cache = HEADS.new_cache(400, 3)
+    plain, sliding = cache.new_sequence(), cache.new_sequence(retention=RetentionSpec("sinks", 30, 4, starts_at=34))
+    sliding.grow(30)
+    found = lowered([Part(plain, [1, 2]), Part(sliding, [0] * 6)], tile_rows=4)
+    assert listed(found, layout.WINDOWS, 8) == [0] * 6 + [30, 30]
+    assert listed(found, layout.SINKS, 8) == [0] * 6 + [4, 4]
+    assert listed(found, layout.CAPPED, 8) == [0, 1, 30, 31, 32, 33, 33, 33]
+    assert listed(found, layout.TILES, 9) == [0, 2, 0, 2, 4, 0, 6, 2, 0]
+
+
+def test_spans_of_a_window_are_counted_from_its_start() -> None:
+    """However long the sequence is: records of spans attended apart take turns."""
+    cache = HEADS.new_cache(4000)
+    sequence = cache.new_sequence(retention=RetentionSpec("sinks", 300, 4))
+    for _ in range(14):
+        sequence.grow(256)
+        sequence.drop_unseen()
+    found = lowered([Part(sequence, [1, 2])])
+    assert (found.table[layout.SPANS], found.num_tile_parts) == (3, 2)
+    assert (found.table[layout.SPAN_STEP], found.table[layout.SPAN_PARTS]) == (2, 2)

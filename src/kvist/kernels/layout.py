@@ -61,8 +61,8 @@ none), and ``CAPPED``, the position that turns the query that meets these.
 ``SPANS``: how many spans a row's records of spans attended apart have room for, to be merged later (0: each tile merges
 its own); a tile's units, spans and sinks, are then divided into ``SPAN_PARTS`` chunks of ``SPAN_STEP`` units.
 ``SCRATCH`` is an offset in ``work``, with ``SCRATCH_STRIDE`` bytes for each thread.
-``TALLIES``: (first row, rows, first slot, where its sums by slot start for group 0, how far on for the next one) of rows
-whose attention is tallied; each thread's sums are ``TALLY_STRIDE`` numbers on.
+``TALLIES``: (first row, rows, first slot, where its sums by slot start for group 0, how far on for the next one) of
+rows whose attention is tallied; each thread's sums are ``TALLY_STRIDE`` numbers on.
 """
 
 CELLS, BLOCKS, SHARED = range(3)
