@@ -173,6 +173,28 @@ VALUES = {
 """How a query for keys of a codec is written, and a key and a value in it. Only what a model needs is compiled."""
 
 
+class Prepared(NamedTuple):
+    """How a row's queries are prepared: norm (below 0: none), scale, room for a head, the place for the status."""
+
+    weights: Any
+    norm: int
+    eps: float
+    scale: float
+    head: int
+    place: int
+
+
+@called
+def write_queries(work, heads, out, angles, turned, share, prepared, shape, write_query):
+    """Prepare the ``share`` queries of a row and KV head that stand at ``heads``, and write them at ``out``."""
+    size, head = value(shape.dim) * 4, prepared.head
+    for g in range(share):
+        at, weights, norm = heads + g * size, prepared.weights, prepared.norm
+        prepare(work, at, head, angles, turned, weights, norm, prepared.eps, prepared.scale, shape)
+        check_finite(work, head, prepared.place, shape)
+        write_query(work, head, out + g * size, shape)
+
+
 @inline
 def append(chunk, thread, line, program, table, weights, cache, work, shape, write_query, write_key, write_value):
     """A chunk is a row and a KV head: its queries are prepared, its key and value written into the row's slot."""
@@ -184,18 +206,12 @@ def append(chunk, thread, line, program, table, weights, cache, work, shape, wri
     eps = get_f32(weights, program[line, AP.eps])
     scale = get_f32(weights, program[line, AP.scale])
     head = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
-    queries = kv_head * program[line, AP.q_head] + row * share * size
-    for g in range(share):
-        at, q_out = qkv + (kv_head * share + g) * size, program[line, AP.q] + queries + g * size
-        prepare(work, at, head, angles, turned, weights, program[line, AP.q_norm], eps, scale, shape)
-        check_finite(work, head, place, shape)
-        write_query(work, head, q_out, shape)
+    prepared = Prepared(weights, program[line, AP.q_norm], eps, scale, head, place)
+    heads, queries = qkv + kv_head * share * size, kv_head * program[line, AP.q_head] + row * share * size
+    write_queries(work, heads, program[line, AP.q] + queries, angles, turned, share, prepared, shape, write_query)
     if sinks_of(table, row, program[line, AP.window]) > 0:
-        capped = program[line, AP.sink_angles] + row * program[line, AP.angles_stride]
-        for g in range(share):
-            at, q_out = qkv + (kv_head * share + g) * size, program[line, AP.sink_q] + queries + g * size
-            prepare(work, at, head, capped, turned, weights, program[line, AP.q_norm], eps, scale, shape)
-            write_query(work, head, q_out, shape)
+        angles_at, out = program[line, AP.sink_angles] + row * program[line, AP.angles_stride], program[line, AP.sink_q]
+        write_queries(work, heads, out + queries, angles_at, turned, share, prepared, shape, write_query)
     k_in, v_in = qkv + (kv_heads * share + kv_head) * size, qkv + (kv_heads * share + kv_heads + kv_head) * size
     prepare(work, k_in, head, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
     check_finite(work, head, place, shape)
