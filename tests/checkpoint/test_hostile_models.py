@@ -264,6 +264,22 @@ def test_any_json_in_a_directory(
     outcome(path)
 
 
+ODD_JSON = (
+    None, True, -1, 0, 2**31, 2**70, 1e-320, 0.5, float("inf"), float("nan"), "", "x\n\u202e", "1", [], [1], ["a"], {},
+    {"a": 1}, [[[]]], {"rope_type": "yarn"}, {"content": 3}, {"7": {"content": "a\nb", "special": True}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("document", [0, 1, 2])
+def test_any_value_under_any_key_of_a_document(tmp_path: Path, document: int) -> None:
+    sound = (CONFIG, GENERATION, SETTINGS)
+    for key in sound[document]:
+        for value in ODD_JSON:
+            documents = [{**other, key: value} if n == document else other for n, other in enumerate(sound)]
+            write_directory(tmp_path, *documents)
+            outcome(tmp_path)
+
+
 @given(JSON, st.sampled_from(["config", "generation_config", "tokenizer_config", "added_tokens", "special_tokens_map"]))
 def test_any_json_as_a_whole_file(tmp_path_factory: pytest.TempPathFactory, value: object, name: str) -> None:
     path = tmp_path_factory.mktemp("directory")

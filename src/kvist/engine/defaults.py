@@ -7,6 +7,7 @@ search and the like) are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from kvist.engine.request import SamplingParams
@@ -26,7 +27,8 @@ def default_params(generation_config: Mapping[str, object]) -> SamplingParams:
         keys += _SAMPLING_KEYS
     settings: dict[str, Any] = {key: generation_config[key] for key in keys if generation_config.get(key) is not None}
     for key, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or (key == "top_k" and value != int(value)):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or (key == "top_k" and (not isfinite(value) or value != int(value))):
             raise CheckpointError(f"{key} in the model's generation_config must be a number, got {value!r:.60}")
     if len(keys) > 1:
         settings.setdefault("temperature", 1.0)
