@@ -36,3 +36,9 @@ def test_bad_values_are_the_files_fault(value: object) -> None:
 )
 def test_end_token_ids(value: object, ids: set[int]) -> None:
     assert end_token_ids({"eos_token_id": value}) == ids
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 0.5, -1, "many"])
+def test_a_top_k_that_is_no_whole_number_is_the_files_fault(value: object) -> None:
+    with pytest.raises(CheckpointError, match=r"top_k"):
+        default_params({"do_sample": True, "top_k": value})

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
+from kvist.checkpoint.files import quote
 from kvist.errors import SpecError, UnsupportedError
 from kvist.model.rope import RopeSpec, rope_from_config
 from kvist.spec.model import ModelSpec
@@ -73,16 +75,16 @@ class Family:
 
 def _number(config: Mapping[str, object], key: str, default: float) -> float:
     number = config.get(key, default)
-    if not isinstance(number, int | float) or isinstance(number, bool) or not number > 0:
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < inf:
         raise SpecError(f"{key} must be a number above 0, got {number!r}")
     return float(number)
 
 
 def _activation(config: Mapping[str, object], key: str, default: str) -> str:
-    name = config.get(key) or default
+    name = str(config.get(key) or default)
     if name not in ACTIVATIONS:
-        raise UnsupportedError(f'activation "{name}" isn\'t supported; supported: {", ".join(ACTIVATIONS)}')
-    return ACTIVATIONS[str(name)]
+        raise UnsupportedError(f"activation {quote(name)} isn't supported; supported: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
 def _llama(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
@@ -191,7 +193,7 @@ def family_of(config: Mapping[str, object]) -> Family:
     """Return the family of a config's ``model_type``; raises UnsupportedError for one that isn't in the table."""
     name = str(config.get("model_type"))
     if name not in FAMILIES:
-        raise UnsupportedError(f'model type "{name}" isn\'t one that kvist runs; it runs {", ".join(FAMILIES)}')
+        raise UnsupportedError(f"model type {quote(name)} isn't one that kvist runs; it runs {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
 

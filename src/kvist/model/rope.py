@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from math import inf, isfinite
 
 import numpy as np
 import numpy.typing as npt
 
+from kvist.checkpoint.files import quote
 from kvist.errors import SpecError, UnsupportedError
 
 SCALINGS = ("default", "linear", "llama3", "factors")
@@ -32,7 +34,9 @@ class RopeSpec:
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:
-            raise UnsupportedError(f'rope scaling "{self.scaling}" isn\'t supported; supported: {", ".join(SCALINGS)}')
+            raise UnsupportedError(
+                f"rope scaling {quote(self.scaling)} isn't supported; supported: {', '.join(SCALINGS)}"
+            )
         if self.dim < 2 or self.dim % 2 or self.base <= 0:
             raise SpecError(
                 f"rotary positions need an even width of at least 2 and a base above 0, got {self.dim} and {self.base}"
@@ -40,9 +44,17 @@ class RopeSpec:
 
     def setting(self, name: str) -> float:
         number = dict(self.settings).get(name)
-        if not isinstance(number, int | float) or isinstance(number, bool) or number <= 0:
+        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < inf:
             raise SpecError(f"rope scaling {self.scaling} needs a number above 0 for {name}, got {number!r}")
         return float(number)
+
+    def factors(self) -> npt.NDArray[np.float64]:
+        """The divisors of a GGUF file's tensor, one for each pair of dims."""
+        found = dict(self.settings).get("factors")
+        numbers = found if isinstance(found, list) and all(type(number) in (int, float) for number in found) else []
+        if len(numbers) != self.dim // 2 or not all(0 < number < inf for number in numbers):
+            raise SpecError(f"rope scaling factors needs {self.dim // 2} numbers above 0, got {len(numbers)}")
+        return np.array(numbers, np.float64)
 
 
 def rope_from_config(config: Mapping[str, object], head_dim: int) -> RopeSpec:
@@ -54,8 +66,8 @@ def rope_from_config(config: Mapping[str, object], head_dim: int) -> RopeSpec:
     base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
     part = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     for name, number in (("rope_theta", base), ("partial_rotary_factor", part)):
-        if not isinstance(number, int | float) or isinstance(number, bool):
-            raise SpecError(f"{name} must be a number, got {number!r}")
+        if not isinstance(number, int | float) or isinstance(number, bool) or not isfinite(number):
+            raise SpecError(f"{name} must be a finite number, got {number!r}")
     return RopeSpec(int(head_dim * float(part)), float(base), kind, tuple(sorted(scaling.items())))
 
 
@@ -69,7 +81,7 @@ def frequencies(rope: RopeSpec) -> npt.NDArray[np.float32]:
     elif rope.scaling == "llama3":
         plain = _llama3(plain, rope)
     elif rope.scaling == "factors":
-        plain = plain / np.array(dict(rope.settings)["factors"], np.float64)
+        plain = plain / rope.factors()
     return plain.astype(np.float32)
 
 
