@@ -39,7 +39,7 @@ from kvist.engine.stats import Stats
 from kvist.engine.text import ShownText
 from kvist.errors import CapacityError, ContextWarning, RequestError, SpecError
 from kvist.model.decoder import load_decoder
-from kvist.spec.cache import CacheSpec
+from kvist.spec.cache import CacheSpec, check_retention, layer_groups
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.spec.retention import parse_retention
@@ -109,7 +109,6 @@ class LLM:
         on_limit: OnLimit = "stop",
         progress: Callable[[str], object] = bool,
     ) -> None:
-        cache.check_runs()
         policy_of(policy)
         check_preemption(preemption)
         check_on_limit(on_limit)
@@ -352,6 +351,7 @@ def capacity_of(
     """
     trained = files.spec.context_length
     check_context(context, trained, is_learned=files.has_learned_positions)
+    check_retention(layer_groups(files.spec, cache), cache.retention)
     available, needed = available_memory(), files.loaded_bytes(weights)
     if available is not None and needed > available:
         raise CapacityError(

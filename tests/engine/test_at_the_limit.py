@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from fakes.model import FakeCheckpoint, fake_files, fake_spec, install
 
-from kvist import LLM, SamplingParams
+from kvist import LLM, CacheSpec, SamplingParams
 from kvist.engine.limit import Limit
 from kvist.errors import ContextWarning, RequestError, SpecError
-from kvist.spec import cache
-from kvist.spec.retention import KINDS
+from kvist.spec.retention import parse_retention
 
 CONTEXT = 64
 PROMPT = list(range(5, 25))
@@ -36,11 +35,6 @@ def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
         monkeypatch.setattr(FakeCheckpoint, "__init__", gpt2)
     return str(request.param)
-
-
-@pytest.fixture(autouse=True)
-def all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "RETENTIONS", KINDS)
 
 
 def params(length: int) -> SamplingParams:
@@ -168,3 +162,11 @@ def test_learned_positions_end_where_they_were_trained(monkeypatch: pytest.Monke
     with pytest.raises(SpecError, match="from 1 to 64 tokens, as trained: it has learned no position beyond") as error:
         LLM(files, context=65)
     assert "\n" not in str(error.value)
+
+
+def test_tokens_are_chosen_only_where_layers_see_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_spec(CONTEXT, window=16))
+    with pytest.raises(SpecError, match="h2o:64 needs layers that see every token, and layer 0 has a window of 16"):
+        LLM("any", cache=CacheSpec(retention=parse_retention("h2o:64")))
+    with LLM("any") as model, pytest.raises(SpecError, match="snapkv:64 needs layers that see every token"):
+        model.generate(PROMPT, retention="snapkv:64")

@@ -10,11 +10,11 @@ from tiny.stream import Stream
 
 from kvist import LLM, CacheSpec, SamplingParams
 from kvist.engine.result import Result
-from kvist.spec.cache import pool_bytes
-from kvist.spec.retention import RetentionSpec
+from kvist.spec.cache import allocated_bytes, logical_bytes, pool_bytes
+from kvist.spec.retention import parse_retention
 
 FULL = Case("full", {**CASES["f32"].config}, codec="f32")
-KINDS = ["all", "h2o:64", "snapkv:70"]
+KINDS = ["all", "window:40", "sinks:4+60", "h2o:64", "snapkv:70"]
 SAMPLED = SamplingParams(max_tokens=60, temperature=0.9, seed=3, ignore_eos=True)
 SPEC = CacheSpec("f32")
 
@@ -46,11 +46,10 @@ def test_without_a_cache(model: LLM, kept: str) -> None:
 
 
 def test_together_and_preempted(model: LLM) -> None:
-    alone = {(number, kept): ask(model, number, kept) for number in range(2) for kept in KINDS}
+    alone = {(number, kept): ask(model, number, kept) for number in range(3) for kept in KINDS}
     assert len({result.logits_sha256 for result in alone.values()}) == len(alone)
     streams = {
-        key: model.stream(prompt(key[0]), SAMPLED, digest=True, retention=key[1], reuse=key[1] == "all")
-        for key in alone
+        key: model.stream(prompt(key[0]), SAMPLED, digest=True, retention=key[1], reuse=key[0] > 0) for key in alone
     }
     for stream in streams.values():
         for _ in stream:
@@ -67,15 +66,12 @@ def test_together_and_preempted(model: LLM) -> None:
 def test_what_is_held_and_dropped(model: LLM, kept: str) -> None:
     result = ask(model, 3, kept)
     held = len(prompt(3)) + SAMPLED.max_tokens - 1
-    retention = RetentionSpec("all") if kept == "all" else RetentionSpec(*_parts(kept))
-    slots = retention.num_slots(held, len(prompt(3)))
-    assert result.dropped_tokens == held - slots
-    assert result.kv.logical_bytes == slots * result.kv.bytes_per_token
-
-
-def _parts(kept: str) -> tuple[str, int]:
-    kind, number = kept.split(":")
-    return kind, int(number)
+    sizes = held, len(prompt(3))
+    assert result.dropped_tokens == parse_retention(kept).num_dropped(*sizes)
+    assert (result.dropped_tokens > 0) == (kept != "all")
+    spec = CacheSpec("f32", retention=parse_retention(kept))
+    assert result.kv.logical_bytes == logical_bytes(model.spec, spec, *sizes)
+    assert result.kv.allocated_bytes == allocated_bytes(model.spec, spec, *sizes)
 
 
 @pytest.mark.parametrize("kept", KINDS)

@@ -32,7 +32,7 @@ class KvCache:
 
     Raises:
         CapacityError: the memory isn't there.
-        SpecError: a codec that the engine only prices.
+        SpecError: tokens are to be chosen by the attention they get, and a layer has a window of its own.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class KvCache:
         identity: bytes = b"",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        spec.check_runs()
         if num_tokens < 1:
             smallest = pool_bytes(model, spec, 1, step_tokens)
             raise CapacityError(

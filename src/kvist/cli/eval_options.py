@@ -34,8 +34,6 @@ class KeepOptions:
         pairs = [_codec_pair(part) for part in _listed(self.kv, "--kv")]
         kept = [parse_retention(part) for part in _listed(self.retention, "--retention")]
         found = [CacheSpec(k=k, v=v, retention=retention) for retention in kept for k, v in pairs]
-        for spec in found:
-            spec.check_runs()
         return list(dict.fromkeys(found))
 
 

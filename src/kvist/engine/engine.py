@@ -128,7 +128,6 @@ class Engine:
         if request.params.stop_strings and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and this model has none; use stop token ids")
         check_choices(request, self.step_tokens)
-        CacheSpec(retention=fitted.retention).check_runs()
         check_retention(self._cache.groups, fitted.retention)
         check_fits(request, fitted, self._cache)
         with self._counting:

@@ -167,7 +167,9 @@ class Decoder:
 
     def _check(self, part: Part) -> None:
         end = part.sequence.num_tokens + len(part.token_ids)
-        assert len(part.token_ids) > 0 and end <= part.sequence.cache.num_tokens, (len(part.token_ids), end)
+        is_bounded = part.sequence.retention.is_bounded
+        assert len(part.token_ids) > 0, part
+        assert is_bounded or end <= part.sequence.cache.num_tokens, (end, part.sequence.cache.num_tokens)
         for token_id in (min(part.token_ids), max(part.token_ids)):
             if not 0 <= token_id < self.spec.vocab_size:
                 raise RequestError(

@@ -59,7 +59,7 @@ class Writer:
         self.kernels, self.num_threads, self.max_rows = kernels, num_threads, max_rows
         self.has_tallies = has_tallies
         self.tile_rows = tile_rows(model.layers[0])
-        self.num_spans = -(-cache.num_tokens // SPAN_TOKENS)
+        self.num_spans = -(-cache.num_tokens // SPAN_TOKENS) + 1  # a window may begin and end inside one
         self._place()
 
     def _place(self) -> None:

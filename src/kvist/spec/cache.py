@@ -29,9 +29,6 @@ CODECS: tuple[str, ...] = ("f32", "bf16", "int8", "int4")
 KEPT_CODEC = "bf16"
 """What layers are kept in that are kept out of int8 and int4."""
 
-RETENTIONS: tuple[str, ...] = ("all", "h2o", "snapkv")
-"""Kinds of retention that the engine has; ``spec.retention`` knows what all of them take."""
-
 _BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
 _SCALE_BYTES = {"f32": 0, "bf16": 0, "int8": 2, "int4": 2}
 _NARROW = ("int8", "int4")
@@ -107,11 +104,6 @@ class CacheSpec:
     @property
     def v_codec(self) -> str:
         return self.v or self.codec
-
-    def check_runs(self) -> None:
-        """Raise SpecError unless the engine keeps a cache like this, not only prices it."""
-        if self.retention.kind not in RETENTIONS:
-            raise SpecError(f"retention {self.retention} is only priced yet; the engine has {', '.join(RETENTIONS)}")
 
     def of_layers(self, num_layers: int) -> tuple[CacheSpec, ...]:
         """Return how each layer of a model is kept; raises SpecError for a kept layer that it doesn't have."""
