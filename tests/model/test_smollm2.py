@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,26 @@ def test_several_sequences_in_a_pass(llm: LLM, long: Sequence[int], expected: li
             assert digests(decoder.forward([Part(sequences[-1], long[:165], "all")])) == expected[:165]
     sequences[1].truncate(200)
     assert digests(decoder.forward([Part(sequences[1], long[200:], "all")])) == expected[200:]
+
+
+def test_many_requests_at_once(long: Sequence[int]) -> None:
+    """Twenty in a pool for three, with common beginnings, forks, guesses and swaps; each as alone with the cache off."""
+    greedy = SamplingParams(max_tokens=5, ignore_eos=True)
+    drawn = replace(greedy, temperature=0.8, seed=3)
+    asked = [(long[start : start + 20 + 7 * number], greedy) for number, start in enumerate((0, 0, 0, 50, 50))]
+    asked += [
+        (long[10:60], replace(drawn, n=2)),
+        (long[10:60], drawn),
+        (list(long[:30]) * 2, replace(greedy, speculation=8)),
+    ]
+    asked += [(long[number : number + 48], drawn) for number in range(12)]
+    room = {"threads": 2, "context": 96, "kv_budget": 3 * 6 * 16 * 23040}
+    with LLM("smollm2-135m", **room) as llm:  # type: ignore[arg-type]
+        expected = [llm.generate(prompt, params, cache=False, digest=True) for prompt, params in asked]
+    for preemption in ("recompute", "swap"):
+        with LLM("smollm2-135m", preemption=preemption, **room) as llm:  # type: ignore[arg-type]
+            found = llm.generate([list(prompt) for prompt, _ in asked], [params for _, params in asked], digest=True)
+            assert llm.stats().blocks_used == 0
+        for one, other in zip(found, expected, strict=True):
+            assert one.logits_sha256 == other.logits_sha256
+            assert [choice.logits_sha256 for choice in one.choices] == [c.logits_sha256 for c in other.choices]

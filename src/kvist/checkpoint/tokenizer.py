@@ -65,6 +65,7 @@ class Tokenizer:
         self.special_tokens: Mapping[str, int] = {token.content: i for i, token in added.items() if token.special}
         self.special_token_ids = frozenset(self.special_tokens.values())
         self._special_names = tuple(self.special_tokens)
+        self._shown: dict[int, bytes] = {}  # what tokens add to a shown text: they come again and again
 
     @property
     def chat_template(self) -> str | None:
@@ -155,7 +156,10 @@ class Tokenizer:
         return self.token_bytes(token_id).decode(errors="replace")
 
     def _shown_bytes(self, token_id: int) -> bytes:
-        return b"" if token_id in self.special_token_ids else self.token_bytes(token_id)
+        known = self._shown.get(token_id)
+        if known is None:
+            known = self._shown[token_id] = b"" if token_id in self.special_token_ids else self.token_bytes(token_id)
+        return known
 
 
 def _encoded(backend: Backend, text: str, add_special_tokens: bool) -> list[int]:

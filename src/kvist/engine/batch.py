@@ -24,8 +24,11 @@ class Batch:
         """Yield each feed and the number of its first row of logits; None where it has none."""
         first = 0
         for feed, part in zip(self.feeds, self.parts, strict=True):
-            yield feed, None if part.logits == "none" else first
-            first += {"none": 0, "last": 1, "all": feed.num_rows}[part.logits]
+            if part.logits == "none":
+                yield feed, None
+            else:
+                yield feed, first
+                first += 1 if part.logits == "last" else feed.num_rows
 
     def alone(self) -> Iterator[Batch]:
         """Yield a batch for each part."""
@@ -35,19 +38,22 @@ class Batch:
 
 def lower(plan: Plan) -> Batch:
     """Return the parts of a plan whose admissions are done: decodes by their blocks, then prompts in their order."""
-    decodes = [feed for feed in plan.feeds if feed.num_rows == 1]
-    others = [feed for feed in plan.feeds if feed.num_rows > 1]
-    decodes.sort(key=lambda feed: _first_blocks(feed.answer))
+    decodes = [feed for feed in plan.feeds if feed.num_tokens == 1 and not feed.draft.token_ids]
+    others = [feed for feed in plan.feeds if feed.num_tokens > 1 or feed.draft.token_ids]
+    if len(decodes) > 1:
+        decodes.sort(key=lambda feed: _first_blocks(feed.answer))
     feeds = (*decodes, *others)
     return Batch(feeds, tuple(_part(feed) for feed in feeds))
 
 
 def _part(feed: Feed) -> Part:
-    answer, start = feed.answer, feed.answer.num_held
-    if feed.draft.token_ids:
-        return Part(answer.held, [*answer.context[start:], *feed.draft.token_ids], "all")
-    end = start + feed.num_tokens
-    return Part(answer.held, answer.context[start:end], "last" if end == len(answer.context) else "none")
+    answer, num_tokens, draft = feed
+    sequence, context = answer.held, answer.context
+    start = sequence.num_tokens
+    if draft.token_ids:
+        return Part(sequence, [*context[start:], *draft.token_ids], "all")
+    end = start + num_tokens
+    return Part(sequence, context[start:end], "last" if end == len(context) else "none")
 
 
 def _first_blocks(answer: Answer) -> bytes:

@@ -22,6 +22,8 @@ FLOORS = np.array((1e-3, 1e-4, 3e-7, 1e-7, 1e-4))
 """Seconds by which each coefficient is in doubt at least, however small it was guessed."""
 NOISE = 0.05
 """A step's own scatter, as a share of its time."""
+CLOSE, LOOK_EVERY = 0.05, 8
+"""Decodes predicted that well teach little, and looking takes time: only each so many-th is looked at."""
 MOST_DEVIATIONS = 3.0
 LEAST_SHARE = 0.05
 """No coefficient falls below this share of the first guess: nothing is free."""
@@ -49,9 +51,9 @@ def prefill_load(position: int, count: int, num_outputs: int) -> Load:
     return Load(count, 0, count * position + count * (count + 1) // 2, num_outputs)
 
 
-def decode_load(position: int) -> Load:
-    """The load of one row that sees ``position`` tokens before it."""
-    return Load(1, position + 1, 0, 1)
+def decode_load(num_rows: int, num_before: int) -> Load:
+    """The load of rows of as many answers that see ``num_before`` tokens before them in all."""
+    return Load(num_rows, num_rows + num_before, 0, num_rows)
 
 
 class CostModel:
@@ -90,7 +92,11 @@ class CostModel:
         )
 
     def observe(self, load: Load, seconds: float) -> None:
-        """Learn from a step that took ``seconds``."""
+        """Learn from a step that took ``seconds``; of decodes that took what they were thought to, from few."""
+        self.num_seen += 1
+        is_known = not load.prefill_reads and abs(seconds - self.predict(load)) < CLOSE * seconds
+        if is_known and self.num_seen % LOOK_EVERY:
+            return
         x = np.array((1.0, *load))
         most = self._most_doubt()
         doubt = self._doubt + np.diag(DRIFT * most)
@@ -104,7 +110,6 @@ class CostModel:
         gain /= variance
         self._doubt = doubt - np.outer(gain, x @ doubt)
         self._take(np.maximum(self._now + gain * surprise, self._least))
-        self.num_seen += 1
 
     def rows_within(self, load: Load, seconds: float, position: int, most: int) -> int:
         """The most rows of a prompt, from ``position`` on, that can join ``load`` in ``seconds`` in all.

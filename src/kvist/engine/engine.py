@@ -186,23 +186,22 @@ class Engine:
     def step(self) -> list[TokenEvent]:
         """Compute one pass and return the tokens that came of it; none where there is nothing to do.
 
-        A request that the model can't compute (NaN) ends with an error, and no other does. KeyboardInterrupt leaves
-        everything as it was before the pass, or as it is after it.
+        A request that the model can't compute (NaN) ends with an error, and no other does. Ctrl-C raises
+        KeyboardInterrupt at the end of the step, a pass of bounded time: everything is as it is after it.
         """
         try:
-            with self._lock:
+            with self._lock, Unbroken():
                 return self._step()
         finally:
             self._take_cancelled()
 
     def _step(self) -> list[TokenEvent]:
         started_s = self.clock()
-        with Unbroken():
-            self._take_in()
-            self._scheduler.undo_unsettled()
-            self._guests.give_way()
-            plan = self._scheduler.plan_step()
-            self._scheduler.commit(plan, started_s)
+        self._take_in()
+        self._scheduler.undo_unsettled()
+        self._guests.give_way()
+        plan = self._scheduler.plan_step()
+        self._scheduler.commit(plan, started_s)
         if not plan.feeds:
             return []
         batch = lower(plan)
@@ -210,9 +209,8 @@ class Engine:
             logits = self._decoder.forward(batch.parts, is_copied=False)
         except NumericsError:
             return self._step_alone(batch)
-        with Unbroken():
-            events = self._settling.settle(batch, logits, self.clock())
-            self._cost.observe(plan.load, self.clock() - started_s)
+        events = self._settling.settle(batch, logits, self.clock())
+        self._cost.observe(plan.load, self.clock() - started_s)
         return events
 
     def _step_alone(self, batch: Batch) -> list[TokenEvent]:
@@ -226,11 +224,9 @@ class Engine:
         try:
             logits = self._decoder.forward(alone.parts, is_copied=False)
         except NumericsError as error:
-            with Unbroken():
-                self._settling.end((alone.feeds[0].answer,), "error", error)
+            self._settling.end((alone.feeds[0].answer,), "error", error)
             return []
-        with Unbroken():
-            return self._settling.settle(alone, logits, self.clock())
+        return self._settling.settle(alone, logits, self.clock())
 
     def wait(self, is_over: Callable[[], bool], before_step: Callable[[], object] = bool) -> None:
         """Step the engine, or wait while another thread does, until ``is_over``; ``before_step`` is called between."""

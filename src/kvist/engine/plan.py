@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvist.engine.answer import Answer
 from kvist.engine.cost import Load
 from kvist.engine.speculation import NO_DRAFT, Draft
 
 
-@dataclass(frozen=True)
-class Feed:
+class Feed(NamedTuple):
     """Rows of one answer: its next ``num_tokens`` tokens, and behind them a ``draft`` of what may follow."""
 
     answer: Answer

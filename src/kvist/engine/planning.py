@@ -71,19 +71,16 @@ class Planning:
         """Return the plan; called once."""
         self._keep_running()
         decoding = [answer for answer in self._rows if answer.is_decoding]
-        for answer in decoding:
-            self._load = self._load.plus(decode_load(answer.num_held))
         if decoding:
+            self._load = decode_load(len(decoding), sum(answer.num_held for answer in decoding))
             self._limit_s = self._settings.stretch * self._cost.predict(self._load)
-        self._draft(decoding)
-        is_oldest = True
-        for answer in self._rows:
-            if not answer.is_decoding:
-                self._prefill(answer, answer.num_held, is_oldest)
-                is_oldest = False
+        self._draft([answer for answer in decoding if answer.drafter is not None], len(decoding))
+        prompts = [answer for answer in self._rows if not answer.is_decoding] if len(decoding) < len(self._rows) else []
+        for number, answer in enumerate(prompts):
+            self._prefill(answer, answer.num_held, is_oldest=number == 0)
         if not self._preempted:
-            self._admit(is_oldest)
-        return self._result(decoding)
+            self._admit(is_oldest=not prompts)
+        return self._result(decoding, prompts)
 
     # ---- a row for everyone that runs ------------------------------------------------------------------------------
 
@@ -122,9 +119,9 @@ class Planning:
 
     # ---- drafts ----------------------------------------------------------------------------------------------------
 
-    def _draft(self, decoding: list[Answer]) -> None:
+    def _draft(self, asking: list[Answer], num_decoding: int) -> None:
         """Add drafts behind the rows of those that asked for them, where they are worth their rows."""
-        for answer in decoding:
+        for answer in asking:
             most = min(answer.most_drafted, self._rows_left)
             if answer.drafter is None or most < 1:
                 continue
@@ -133,7 +130,7 @@ class Planning:
                 continue
             step_s = self._cost.predict(self._load)
             row_s = self._cost.predict(self._load.plus(Load(1, answer.num_held, 0, 1))) - step_s
-            draft = answer.drafter.cut(draft, step_s / len(decoding), row_s)
+            draft = answer.drafter.cut(draft, step_s / num_decoding, row_s)
             length = len(draft.token_ids)
             while length and not self._room.fits(answer.held, 1 + length):
                 length -= 1
@@ -201,9 +198,12 @@ class Planning:
         assert self._room.has(prospect.blocks_wanted(count)), (prospect, count, self._room.available)
         return count
 
-    def _result(self, decoding: list[Answer]) -> Plan:
-        feeds = [Feed(answer, 1, self._drafts.get(answer, NO_DRAFT)) for answer in decoding]
-        feeds += [Feed(answer, count) for answer, count in self._rows.items() if not answer.is_decoding]
+    def _result(self, decoding: list[Answer], prompts: list[Answer]) -> Plan:
+        if self._drafts:
+            feeds = [Feed(answer, 1, self._drafts.get(answer, NO_DRAFT)) for answer in decoding]
+        else:
+            feeds = [Feed(answer, 1) for answer in decoding]
+        feeds += [Feed(answer, self._rows[answer]) for answer in (*prompts, *self._admitted)]
         return Plan(
             tuple(self._preempted),
             tuple(self._admitted),

@@ -43,18 +43,19 @@ class Settling:
         best = logits.argmax(axis=1).tolist() if len(logits) else []
         self._events = []
         for feed, row in batch.rows():
-            answer, sequence, start = feed.answer, feed.answer.held, feed.answer.num_recorded
-            self._counters.forward_tokens += feed.num_rows
-            answer.num_forward += feed.num_rows
-            answer.num_recorded = start + feed.num_tokens
-            sequence.record(answer.context[start : answer.num_recorded])
+            answer, num_tokens, draft = feed
+            sequence, start, num_rows = answer.held, answer.num_recorded, num_tokens + len(draft.token_ids)
+            self._counters.forward_tokens += num_rows
+            answer.num_forward += num_rows
+            answer.num_recorded = end = start + num_tokens
+            sequence.record(answer.context[start:end])
             if row is None:
                 sequence.drop_unseen()
                 continue
             if answer.followers:
                 self._fork(answer, logits[row], best[row], now_s)
             self._take(answer, logits[row], best[row], now_s)
-            if feed.draft.token_ids:
+            if draft.token_ids:
                 self._judge(feed, logits, best, row, now_s)
             self._go_on(answer)
         return self._events
