@@ -92,10 +92,10 @@ def test_several_sequences_in_a_pass(llm: LLM, long: Sequence[int], expected: li
 
 
 def test_many_requests_at_once(long: Sequence[int]) -> None:
-    """Twenty in a pool for three, with common beginnings, forks, guesses and swaps; each as alone with the cache off."""
+    """Twenty in a pool for three, with common beginnings, forks, guesses, swaps; each as alone with the cache off."""
     greedy = SamplingParams(max_tokens=5, ignore_eos=True)
     drawn = replace(greedy, temperature=0.8, seed=3)
-    asked = [(long[start : start + 20 + 7 * number], greedy) for number, start in enumerate((0, 0, 0, 50, 50))]
+    asked = [(long[at : at + 20 + 7 * number], greedy) for number, at in enumerate((0, 0, 0, 50, 50))]
     asked += [
         (long[10:60], replace(drawn, n=2)),
         (long[10:60], drawn),

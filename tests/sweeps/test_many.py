@@ -1,4 +1,4 @@
-"""Many requests in one engine: long searches for one that gets other bytes, on fakes and on all kinds of tiny models."""
+"""Many requests in one engine: long searches for one that gets other bytes, on fakes and all tiny models."""
 
 from __future__ import annotations
 
