@@ -14,8 +14,8 @@ from kvist.engine import files
 from kvist.kernels import jit
 
 KEYS = {
-    "k", "v", "retention", "bytes_per_token", "bytes", "perplexity", "perplexity_change", "kl_mean", "kl_p99",
-    "top1_agreement", "tpot_s", "needle", "needle_depths",
+    "k", "v", "keep_layers", "retention", "bytes_per_token", "bytes", "perplexity", "perplexity_change", "kl_mean",
+    "kl_p99", "top1_agreement", "tpot_s", "needle", "needle_depths",
 }  # fmt: skip
 
 

@@ -191,4 +191,4 @@ def test_the_front_has_what_nothing_beats() -> None:
 
 def test_the_picture_is_drawn(rows: list[Row], tmp_path: Path) -> None:
     save_figure(draw_quality(rows, CONTEXT, "a tiny model"), tmp_path / "quality.svg")
-    assert b"f32/bf16" in (tmp_path / "quality.svg").read_bytes() or (tmp_path / "quality.svg").stat().st_size > 1000
+    assert (tmp_path / "quality.svg").stat().st_size > 1000

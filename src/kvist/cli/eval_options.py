@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from kvist.cli import options
 from kvist.errors import RequestError
 from kvist.spec.cache import CODECS, CacheSpec, check_codec
 from kvist.spec.retention import ALL, parse_retention
 
 _DEFAULT_KV = ",".join(codec for codec in CODECS if codec != "f32")
+NARROW_CODECS = {"int8", "int4"}
+"""Those that ``--kv-keep-layers`` says something about."""
+
 DEFAULT_DEPTHS = "0.1,0.3,0.5,0.7,0.9"
 
 
@@ -25,6 +29,7 @@ class KeepOptions:
             "--kv", metavar="LIST", help=f"Codecs of {', '.join(CODECS)}; K and V apart as K/V: bf16,int8/int4."
         ),
     ] = _DEFAULT_KV
+    kv_keep_layers: options.KvKeepLayers = None
     retention: Annotated[
         str, typer.Option(metavar="LIST", help="What is kept: all, window:N, sinks:S+N, h2o:N, snapkv:N.")
     ] = str(ALL)
@@ -33,7 +38,12 @@ class KeepOptions:
         """Return each combination once. Raises SpecError for what is unknown or doesn't go together."""
         pairs = [_codec_pair(part) for part in _listed(self.kv, "--kv")]
         kept = [parse_retention(part) for part in _listed(self.retention, "--retention")]
-        found = [CacheSpec(k=k, v=v, retention=retention) for retention in kept for k, v in pairs]
+        layers = options.parse_layers(self.kv_keep_layers or "")
+        found = [
+            CacheSpec(k=k, v=v, retention=retention, keep_layers=layers if {k, v} & NARROW_CODECS else ())
+            for retention in kept
+            for k, v in pairs
+        ]
         return list(dict.fromkeys(found))
 
 

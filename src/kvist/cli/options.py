@@ -191,10 +191,10 @@ def cache_spec(
     """Return how the cache is kept; SpecError names the option that is wrong."""
     for option, codec in (("--kv", kv), ("--kv-k", kv_k), ("--kv-v", kv_v)):
         check_codec(codec or kv, option)
-    return CacheSpec(kv, kv_k, kv_v, parse_retention(retention), _parse_layers(keep_layers or ""))
+    return CacheSpec(kv, kv_k, kv_v, parse_retention(retention), parse_layers(keep_layers or ""))
 
 
-def _parse_layers(listed: str) -> tuple[int, ...]:
+def parse_layers(listed: str) -> tuple[int, ...]:
     """Return ``"0,1,-1"`` as numbers."""
     try:
         return tuple(int(number) for number in listed.split(",")) if listed else ()

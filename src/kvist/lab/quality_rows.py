@@ -35,9 +35,9 @@ class Row:
 
     @property
     def name(self) -> str:
-        """How keys and values are written, in a word: ``int8``, ``int8/int4``."""
-        k, v = self.spec.k_codec, self.spec.v_codec
-        return k if k == v else f"{k}/{v}"
+        """How keys and values are written, in a word: ``int8``, ``int8/int4``, with ``*`` where layers are kept."""
+        k, v, kept = self.spec.k_codec, self.spec.v_codec, "*" if self.spec.keep_layers else ""
+        return (k if k == v else f"{k}/{v}") + kept
 
     @property
     def retention(self) -> str:
@@ -51,6 +51,7 @@ class Row:
         return {
             "k": self.spec.k_codec,
             "v": self.spec.v_codec,
+            "keep_layers": list(self.spec.keep_layers),
             "retention": self.retention,
             "bytes_per_token": self.bytes_per_token,
             "bytes": self.num_bytes,
