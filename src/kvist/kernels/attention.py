@@ -342,7 +342,7 @@ def write_tile(work, line, program, first_row, num_rows, kv_head, runs, shape):
         for row in range(first_row, first_row + num_rows):
             at = program[line, AT.out] + row * program[line, AT.out_stride]
             out = program[line, AT.quantised] + row * program[line, AT.quantised_stride]
-            quantise_heads(work, at, kv_head * share, share, program[line, AT.width], out, line, shape)
+            quantise_heads(work, at, kv_head * share, share, program[line, AT.width], out, place_of(line, row), shape)
 
 
 @inline
