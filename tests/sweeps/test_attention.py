@@ -7,7 +7,7 @@ import pytest
 from proof.heads import Heads, attend, expected
 from tiny.stream import Stream
 
-DIMS, SHARES = (16, 32, 48, 80, 112, 128), (1, 2, 3, 4, 5, 6, 7, 8)
+DIMS, SHARES = (16, 32, 48, 64, 80, 96, 112, 128), (1, 2, 3, 4, 5, 6, 7, 8)
 CODECS = (("f32", "f32"), ("bf16", "bf16"), ("f32", "bf16"), ("bf16", "f32"))
 KINDS = [
     Heads(dim, share, k_codec=k, v_codec=v)
