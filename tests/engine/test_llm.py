@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes.model import fake_files, fake_spec, install
 
-from kvist import LLM, CacheSpec, SamplingParams, llm
+from kvist import LLM, SamplingParams, llm
 from kvist.errors import CapacityError, RequestError, SpecError
 
 SHORT = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -124,8 +124,7 @@ def test_settings_are_checked_before_anything_is_loaded(fake: list) -> None:
     for error, settings in (
         (SpecError, {"threads": 0}),
         (SpecError, {"context": 0}),
-        (SpecError, {"context": 0}),
-        (SpecError, {"cache": CacheSpec("int8")}),
+        (SpecError, {"context": -1}),
         (SpecError, {"kv_budget": "lots"}),
         (CapacityError, {"kv_budget": 5}),
     ):
