@@ -71,6 +71,8 @@ from kvist.kernels.spans import (
 ZERO, ONE = np.float32(0), np.float32(1)
 NEVER = np.int64(1 << 40)
 """A span beyond every sequence's last."""
+ZERO_INT = np.int64(0)
+"""Not a literal, which would have a type of its own, for which all that is called with it would be compiled again."""
 
 AT = fields(
     "group kv_heads share q q_head sink_q k k_head k_block v "
@@ -206,9 +208,9 @@ def walk(arenas, head, first_span, end_span, first, count, desk, shape, groups):
 @called
 def attend_sinks(arenas, head, first, count, desk, shape, groups):
     """Attend the sinks, with the queries that are turned for them."""
-    seen = head_at(head, head.position, 0, 0)
+    seen = head_at(head, head.position, ZERO_INT, ZERO_INT)
     runs = desk.runs + desk.ring * desk.stride if desk.is_apart else desk.runs
-    attend_unit(arenas, seen, 0, head.sinks, first, count, desk.sink_queries, runs, desk, shape, groups)
+    attend_unit(arenas, seen, ZERO_INT, head.sinks, first, count, desk.sink_queries, runs, desk, shape, groups)
 
 
 @inline
@@ -272,8 +274,8 @@ def attend_tile(arenas, line, program, row, members, member_rows, kv_head, share
     head = head_of(line, program, arenas.table, row, 1, kv_head)
     base = first_unit_span(head)
     start, end = max(shared[0], base + low), min(shared[1], base + high)
-    head = head_at(head, shared[1] * SPAN_TOKENS, 0, 0)
-    walk(arenas, head, start, end, 0, members * count, desk, shape, groups)
+    head = head_at(head, shared[1] * SPAN_TOKENS, ZERO_INT, ZERO_INT)
+    walk(arenas, head, start, end, ZERO_INT, members * count, desk, shape, groups)
     for m in range(members):
         head = head_of(line, program, arenas.table, row + m * member_rows, member_rows, kv_head)
         base = first_unit_span(head)
