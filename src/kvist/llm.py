@@ -79,10 +79,11 @@ class LLM:
 
     ``model`` is a name of the catalog, a path, ``hf:org/name``, or an opened ``ModelFiles``. ``weights`` converts at
     load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
-    model's trained one; ``on_limit`` says what happens there (stop, truncate, slide, refuse). The cache is reserved at
-    once, for all requests together: ``kv_budget`` bytes (a number, or a text such as "1GiB"), else one sequence of the
-    context, at most half of the free memory. ``progress`` is called with the name of each part of loading as it begins
-    ("weights", "cache", "kernels"), and with "ready".
+    model's trained one; ``on_limit`` says what happens there (stop, truncate, slide, refuse). ``cache`` says how keys
+    and values are kept, ``retention`` (such as "sinks:4+1020") whose, if not as ``cache`` has it. The cache is reserved
+    at once, for all requests together: ``kv_budget`` bytes (a number, or a text such as "1GiB"), else one sequence of
+    the context, at most half of the free memory. ``progress`` is called with the name of each part of loading as it
+    begins ("weights", "cache", "kernels"), and with "ready".
 
     Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority,
     shortest, cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first
@@ -100,6 +101,7 @@ class LLM:
         threads: int | None = None,
         *,
         context: int | None = None,
+        retention: str | None = None,
         kv_budget: int | str | None = None,
         policy: str = "fcfs",
         settings: Settings = DEFAULT_SETTINGS,
@@ -109,6 +111,7 @@ class LLM:
         on_limit: OnLimit = "stop",
         progress: Callable[[str], object] = bool,
     ) -> None:
+        cache = cache if retention is None else replace(cache, retention=parse_retention(retention, "retention"))
         policy_of(policy)
         check_preemption(preemption)
         check_on_limit(on_limit)
@@ -187,6 +190,11 @@ class LLM:
     def context_length(self) -> int:
         """The most tokens that a prompt and its answer may hold together."""
         return self.engine.context_length
+
+    @property
+    def on_limit(self) -> OnLimit:
+        """What happens at the context's limit, unless a request says otherwise."""
+        return self.engine.on_limit
 
     @property
     def num_threads(self) -> int:

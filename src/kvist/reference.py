@@ -181,7 +181,7 @@ def forward(weights: Weights, config: GptConfig, token_ids: Sequence[int], cache
     first = cache.num_tokens if cache is not None else 0  # position of the first token given
     check_tokens(weights, token_ids, first, cache)
     x = weights["embed"][np.asarray(token_ids)]  # [T, E]
-    if config.positions == "learned":
+    if config.positions == "learned":  # past the table there is nothing to add: an index that is out of range
         x = x + weights["positions"][first : first + len(token_ids)]
     for number in range(config.num_layers):
         x = x + attention_layer(x, weights, config, number, first, cache)

@@ -102,6 +102,17 @@ def test_a_full_context_leaves_out_the_oldest_turns_and_says_so(kvist: Command) 
     assert len(done.json["messages"]) == 24
 
 
+def test_a_chat_that_slides_leaves_out_nothing_by_itself(kvist: Command) -> None:
+    lines = "".join(f"Question {number} {'x' * 60}\n" for number in range(12))
+    done = kvist("chat", "--on-limit", "slide", "--json", stdin=lines.encode())
+    assert done.code == 0
+    assert "left out the oldest" not in done.err
+    last = done.json["turns"][-1]
+    assert last["prompt_tokens"] > 512
+    assert last["dropped_tokens"] > last["prompt_tokens"] - 512
+    assert f"{last['dropped_tokens']} oldest tokens forgotten" in done.err
+
+
 def test_a_model_without_a_template_is_refused(kvist: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, template=None)
     done = kvist("chat", stdin=b"Hello\n")

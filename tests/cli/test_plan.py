@@ -188,10 +188,13 @@ def test_a_directory_without_weights_is_its_config(kvist: Command, tmp_path: Pat
     assert found["weights"]["parameters"] == parameters.total
 
 
-def test_check_compares_with_the_engine(kvist: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", ["all", "window:40", "sinks:4+100"])
+def test_check_compares_with_the_engine(
+    kvist: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
     monkeypatch.setenv("KVIST_CACHE_DIR", str(tmp_path / "empty"))
     install(monkeypatch, model_spec_from_config(TINY))
-    done = kvist("plan", written(tmp_path, TINY), "--check", "--kv", "f32", "--json")
+    done = kvist("plan", written(tmp_path, TINY), "--check", "--kv", "f32", "--retention", kept, "--json")
     assert done.code == 0
     found = done.json["check"]
     assert found["equal"] is True

@@ -46,3 +46,22 @@ def test_what_cannot_be_measured_is_one_line(arguments: list[str], said: str) ->
     result = CliRunner().invoke(app, ["bench", *arguments])
     assert result.exit_code == 1
     assert said in result.stderr.splitlines()[-1]
+
+
+def test_bench_long_ends_with_its_document() -> None:
+    """As short as it shows: past a small window the stream goes on as if computed anew; without sinks it doesn't."""
+    sizes = ["--tokens", "1400", "--segment", "1400", "--probes", "8", "--generate", "40"]
+    result = CliRunner().invoke(app, ["bench", "long", *sizes, "--retention", "sinks:4+124", "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    (segment,) = document["segments"]
+    assert 0.9 < segment["ratio"] < 1.1  # 7 probes of 64 tokens each; over 100,000 tokens it is within 0.05
+    assert segment["perplexity_without_sinks"] > 1.3 * segment["perplexity"]
+    assert len({mark["allocated_bytes"] for mark in document["generated"]}) <= 2
+    assert "recomputed" in result.stderr
+
+
+def test_bench_long_compares_sinks_alone() -> None:
+    result = CliRunner().invoke(app, ["bench", "long", "--retention", "window:100"])
+    assert result.exit_code == 1
+    assert "kvist bench long compares sinks:S+N" in result.stderr.splitlines()[-1]

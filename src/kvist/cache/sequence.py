@@ -344,6 +344,7 @@ class Sequence:
                 [(table[slot // BLOCK_TOKENS], slot % BLOCK_TOKENS) for slot in slots.tolist()]
                 for slots in found.choose(self.retention)
             )
+            assert all(pool.is_private(block) for block, _ in target), "moved over what others hold"
             self.cache.store.move_tokens(group, source, target)
             pool.give_back(reversed(table.cut(num_blocks(left))))
         self.num_evicted = self.num_tokens - left

@@ -63,8 +63,7 @@ def bench_long(
     is_quick: Quick = False,
     is_json: options.Json = False,
 ) -> None:
-    """Predict a long text with sinks and a window, beside the kept tokens computed anew, and without sinks; then
-    generate as long, and show that nothing grows."""
+    """Predict a long text with sinks and a window, beside other ways; then generate as long, in constant memory."""
     from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_long as lab

@@ -73,11 +73,15 @@ class Conversation:
         return path
 
     def _fitted(self) -> list[int]:
-        """Token ids of the newest turns that leave room for an answer: a quarter of the context, or all it may take."""
+        """Token ids of the newest turns that leave room for an answer: a quarter of the context, or all it may take.
+
+        Of all turns where the model slides: it forgets by itself.
+        """
         room = min(self._params.max_tokens, self._llm.context_length // 4)
         while True:
             token_ids = self._llm.files.encode_chat([*self._system, *self.turns[self.num_dropped :]])
             is_last = self.num_dropped + 2 >= len(self.turns)
-            if len(token_ids) + room <= self._llm.context_length + 1 or is_last:
+            is_endless = self._llm.on_limit == "slide"
+            if is_endless or is_last or len(token_ids) + room <= self._llm.context_length + 1:
                 return token_ids
             self.num_dropped += 2

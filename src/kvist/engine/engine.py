@@ -70,6 +70,7 @@ class Engine:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.context_length = context_length
+        self.on_limit = on_limit
         self.tokenizer = tokenizer
         self.end_token_ids = end_token_ids
         self.clock = clock

@@ -61,7 +61,8 @@ class Settling:
         return self._events
 
     def _fork(self, answer: Answer, logits: Row, best: int, now_s: float) -> None:
-        """Let the other choices begin, from the prompt that has just been computed."""
+        """Let the other choices begin, from the prompt that has just been computed, with what is kept of it."""
+        answer.held.drop_unseen()
         for follower in answer.followers:
             follower.sequence, follower.num_recorded = answer.held.fork(), answer.num_recorded
             follower.num_cached, follower.admitted_s = follower.num_prompt, answer.admitted_s
@@ -102,6 +103,7 @@ class Settling:
         For that one the yardstick forgets everything, and so does a context that is full and to be computed anew.
         """
         if answer.finish_reason is not None:
+            answer.held.drop_unseen()  # what it held is told as it is between two steps
             self._finish(answer)
         elif not answer.slide() and answer.request.is_cached:
             answer.held.drop_unseen()
