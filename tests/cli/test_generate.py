@@ -159,7 +159,7 @@ def test_the_end_of_the_context_is_named(kvist: Command) -> None:
         (("-p", "x", "--temperature", "-1"), b"", "temperature must be 0 (greedy) or more, got -1.0"),
         (("-p", "x", "-n", "0"), b"", "max_tokens must be at least 1"),
         (("-p", "x", "--kv", "int3"), b"", 'unknown codec "int3" for --kv; known: f32, bf16'),
-        (("-p", "x", "--kv-v", "int8"), b"", 'unknown codec "int8" for --kv-v; known: f32, bf16'),
+        (("-p", "x", "--kv-v", "int3"), b"", 'unknown codec "int3" for --kv-v; known: f32, bf16, int8, int4'),
         (("-p", "x", "--kv-budget", "1KiB"), b"", "a KV budget of 1024 bytes holds no block"),
         (("-p", "x", "--kv-budget", "much"), b"", 'not a size: "much"'),
         (("-p", "x", "--kv-budget", "900TiB"), b"", "of free memory"),
