@@ -123,7 +123,7 @@ def _run(
     on_token: Callable[[int], object] | None = None,
 ) -> Run:
     moments = [perf_counter()]
-    generation = llm.stream(token_ids, params, cache=is_cached, digest=has_digest)
+    generation = llm.stream(token_ids, params, cache=is_cached, digest=has_digest, reuse=False)
     for event in generation:
         moments.append(perf_counter())
         if on_token is not None:
