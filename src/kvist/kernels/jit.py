@@ -7,20 +7,27 @@ Where no directory can be written, kernels are compiled anew in each process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from numba.core import config
+from numba.core.caching import IndexDataCacheFile
 
 from kvist.kernels import target
+
+try:
+    import fcntl
+except ImportError:  # Windows: of two first runs at once, one may lose what the other compiles once more
+    fcntl = None  # type: ignore[assignment]
 
 _ARENA = numba.types.Array(numba.types.uint8, 1, "C")
 SIGNATURE = numba.types.void(
@@ -90,6 +97,28 @@ def _is_trusted(path: Path) -> bool:
     return not hasattr(os, "getuid") or path.stat().st_uid in (0, os.getuid())
 
 
+@contextlib.contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Keep every other process from writing into the cache meanwhile, where the file system has locks."""
+    with (directory / "lock").open("a") as lock:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class _LockedFiles(IndexDataCacheFile):
+    """Numba's index and data files of a function, written by one process at a time.
+
+    Numba reads the index, adds an entry and writes it back: of two processes that do so at once, one loses the
+    other's entry.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        with _one_at_a_time(Path(self._cache_path)):
+            super().save(key, data)
+
+
 def _cached(dispatcher: Any) -> Any:
     directory = cache_directory()
     if directory is not None:
@@ -98,6 +127,7 @@ def _cached(dispatcher: Any) -> Any:
             dispatcher.enable_caching()
         finally:
             config.CACHE_DIR = before
+        dispatcher._cache._cache_file.__class__ = _LockedFiles  # noqa: SLF001 (Numba has no hook for it)
     return dispatcher
 
 
