@@ -20,7 +20,8 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import config
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
 
 from kvist.kernels import target
 
@@ -107,8 +108,8 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
         yield
 
 
-class _LockedFiles(IndexDataCacheFile):
-    """Numba's index and data files of a function, written by one process at a time.
+class _Files(IndexDataCacheFile):
+    """A function's index and compiled code, written by one process at a time.
 
     Numba reads the index, adds an entry and writes it back: of two processes that do so at once, one loses the
     other's entry.
@@ -119,15 +120,43 @@ class _LockedFiles(IndexDataCacheFile):
             super().save(key, data)
 
 
+class _KernelCache(FunctionCache):
+    """Numba's cache of a function, with a key that is the same in every process.
+
+    Numba's own key holds the pickled cells of a closure, and a compiled function among them is pickled with an
+    identity that each process makes anew. The directory's name already says which sources these are.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file.__class__ = _Files
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return sig, codegen.magic_tuple(), _constants(self._py_func)
+
+
+def _constants(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """What a function closes over: numbers, texts, and other functions by their names and constants."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return (function.__module__, function.__qualname__, *map(_constant, cells))
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, Dispatcher):
+        return _constants(value.py_func)
+    assert isinstance(value, int | float | str | None), f"a kernel closes over {value!r}, which can't be part of a key"
+    return value
+
+
 def _cached(dispatcher: Any) -> Any:
+    """The dispatcher, its compiled code kept on disk: as ``enable_caching`` does it, with the cache above."""
     directory = cache_directory()
     if directory is not None:
         before, config.CACHE_DIR = config.CACHE_DIR, str(directory)
         try:
-            dispatcher.enable_caching()
+            dispatcher._cache = _KernelCache(dispatcher.py_func)  # noqa: SLF001 (Numba has no hook for it)
         finally:
             config.CACHE_DIR = before
-        dispatcher._cache._cache_file.__class__ = _LockedFiles  # noqa: SLF001 (Numba has no hook for it)
     return dispatcher
 
 
