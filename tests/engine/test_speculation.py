@@ -14,33 +14,50 @@ from kvist.cache.kv_cache import KvCache
 from kvist.engine.engine import Engine
 from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
-from kvist.engine.speculation import NO_DRAFT, PROBE_EVERY, Draft, Drafter
+from kvist.engine.speculation import LONGEST, NO_DRAFT, PROBE_EVERY, Draft, Drafter
 from kvist.spec.cache import CacheSpec
 
 
 def test_it_takes_what_followed_the_longest_and_latest() -> None:
     drafter = Drafter([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])
-    assert drafter.draft(3) == Draft(3, (4, 9, 2))
+    assert drafter.draft(3) == Draft(3, (4, 9, 2), 3)
     drafter.add(7)
     assert drafter.draft(3) == NO_DRAFT
     for token_id in (9, 2):
         drafter.add(token_id)
-    assert drafter.draft(2) == Draft(2, (3, 5))
+    assert drafter.draft(2) == Draft(2, (3, 5), 6)
 
 
 def test_a_repetition_goes_round() -> None:
     assert Drafter([5, 6, 5, 6, 5]).draft(6).token_ids == (6, 5, 6, 5, 6, 5)
 
 
+def test_a_copy_goes_on_where_it_was_after_another_word() -> None:
+    """Of two places alike, the one in step with the copy is taken, not the latest."""
+    source = [1, 2, 3, 4, 5, 6, 7, 20, 21, 9, 30, 31, 32, 20, 21, 8]
+    drafter = Drafter([*source, 1, 2, 3])
+    draft = drafter.draft(3)
+    assert draft == Draft(3, (4, 5, 6), 3)
+    for token_id in (4, 5, 6):
+        drafter.add(token_id)
+    drafter.add(40)  # instead of 7
+    drafter.learn(draft, 3)
+    for token_id in (20, 21):
+        drafter.add(token_id)
+    assert drafter.draft(1).token_ids == (9,)
+    assert Drafter([*source, 20, 21]).draft(1).token_ids == (8,)
+
+
 @given(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 12))
 def test_a_draft_did_follow_the_same_tokens(ids: list[int], most: int) -> None:
-    match, token_ids = Drafter(ids).draft(most)
+    match, token_ids, place = Drafter(ids).draft(most)
     assert len(token_ids) in (0, most)
     if token_ids:
-        end = tuple(ids[-match:])
-        places = [at for at in range(len(ids) - match) if tuple(ids[at : at + match]) == end]
-        assert places
-        assert token_ids[0] == ids[places[-1] + match]
+        assert ids[place - match : place] == ids[-match:]
+        assert token_ids[0] == ids[place]
+        end = tuple(ids[-min(match, LONGEST) :])
+        places = [at for at in range(len(end), len(ids)) if tuple(ids[at - len(end) : at]) == end]
+        assert place == places[-1]
 
 
 def test_a_draft_is_as_long_as_it_is_worth() -> None:
@@ -58,12 +75,38 @@ def test_a_draft_is_as_long_as_it_is_worth() -> None:
     assert len(drafter.cut(draft, 1.0, 0.1).token_ids) == 20
 
 
+@given(st.integers(2, 9), st.lists(st.integers(0, 12), max_size=20), st.floats(1e-3, 1.0), st.floats(1e-5, 1.0))
+def test_no_other_length_gives_more_tokens_a_second(
+    match: int, rights: list[int], token_s: float, row_s: float
+) -> None:
+    drafter = Drafter([1])
+    draft = Draft(match, tuple(range(12)))
+    for num_right in rights:
+        drafter.learn(draft, num_right)
+
+    def rate(count: int) -> float:
+        likely, tokens = 1.0, 1.0
+        for number in range(count):
+            likely *= drafter.acceptance(match + number)
+            tokens += likely
+        return tokens / (token_s + count * row_s)
+
+    chosen = len(drafter.cut(draft, token_s, row_s).token_ids)
+    assert rate(chosen) >= max(rate(count) for count in range(13)) * (1 - 1e-9)
+
+
+def test_inside_a_run_a_draft_grows_at_once() -> None:
+    drafter = Drafter([1])
+    lengths = [len(drafter.cut(Draft(match, tuple(range(32))), 6.0, 1.0).token_ids) for match in (2, 3, 4, 9)]
+    assert lengths[0] < lengths[1] < lengths[2] < lengths[3]
+
+
 def test_now_and_then_it_tries_again() -> None:
     drafter = Drafter([1] * (PROBE_EVERY - 1))
     draft = Draft(2, (1, 1, 1))
     assert drafter.cut(draft, 1.0, 10.0).token_ids == ()
     drafter.add(1)
-    assert drafter.cut(draft, 1.0, 10.0).token_ids == (1, 1)
+    assert drafter.cut(draft, 1.0, 10.0).token_ids == (1,)
 
 
 def answer(params: SamplingParams, **decoder: Any) -> tuple[Result, FakeDecoder]:

@@ -195,7 +195,9 @@ def _prefix_lines(bench: PrefixBench) -> list[str]:
 def bench_speculation(
     *,
     model: options.Model = options.DEFAULT_MODEL,
-    draft: Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens guessed at a time. Default: 8.")] = None,
+    draft: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Most tokens guessed at a time. Default: 16.")
+    ] = None,
     repeats: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="How often each is timed. Default: 5.")
     ] = None,

@@ -136,7 +136,7 @@ class Planning:
                 length -= 1
             if length:
                 self._room.grow(answer.held, 1 + length)
-                self._drafts[answer] = Draft(draft.match, draft.token_ids[:length])
+                self._drafts[answer] = draft._replace(token_ids=draft.token_ids[:length])
                 self._rows_left -= length
                 reads = length * (answer.num_held + 1) + length * (length + 1) // 2
                 self._load = self._load.plus(Load(length, reads, 0, length))

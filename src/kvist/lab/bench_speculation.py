@@ -18,7 +18,7 @@ from kvist.lab.samples import SAMPLES, Sample
 from kvist.lab.timing import quantile
 from kvist.llm import LLM
 
-DRAFT_TOKENS = 8
+DRAFT_TOKENS = 16
 REPEATS = 5
 
 
