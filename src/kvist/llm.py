@@ -201,6 +201,11 @@ class LLM:
         return self._decoder.num_threads
 
     @property
+    def weight_types(self) -> dict[str, int]:
+        """Packed bytes of the weight matrices by type."""
+        return self._decoder.weight_types
+
+    @property
     def num_forward_tokens(self) -> int:
         """Rows that have entered the model since it was loaded."""
         return self._decoder.num_forward_tokens

@@ -1,4 +1,4 @@
-"""``kvist bench throughput``, ``prefix``, ``speculation`` and ``schedule`` on the fake model: what they print."""
+"""``kvist bench cache``, ``throughput``, ``prefix``, ``speculation`` and ``schedule`` on the fake model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.command import Command
 from fakes.model import fake_spec, install
+from lab.schemas import check
 
 from kvist.lab import ceiling
 from kvist.lab.ceiling import Ceiling
@@ -18,17 +19,22 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceiling.MachineProbe, "measure", lambda _: Ceiling(1e10, 1e12, 1.3e12))
 
 
-FACTS = {"model", "threads", "kv", "pool_bytes", "machine"}
+def test_cache(kvist: Command) -> None:
+    done = kvist("bench", "cache", "--quick", "-n", "12", "--json")
+    assert done.code == 0, done.err
+    check(done.json)
+    assert done.json["generated_tokens"] == 12
+    assert done.err.index("ceiling: 10.0 GB/s read") < done.err.index("with cache")
 
 
 def test_throughput(kvist: Command) -> None:
     done = kvist("bench", "throughput", "--users", "2", "--quick", "--json")
     assert done.code == 0, done.err
-    assert FACTS | {"users", "generated_tokens_per_s", "wall_s", "ttft_s", "itl_s", "waste", "matmul_rate"} <= set(
-        done.json
-    )
+    check(done.json)
+    assert {"users", "generated_tokens_per_s", "wall_s", "ttft_s", "itl_s", "waste"} <= set(done.json)
     assert done.json["matmul_factor"] == 1.0
     several = kvist("bench", "throughput", "--users", "1", "--users", "3", "--quick", "--json")
+    check(several.json)
     assert [run["users"] for run in several.json["runs"]] == [1, 3]
     assert "waste" in several.err
 
@@ -36,7 +42,7 @@ def test_throughput(kvist: Command) -> None:
 def test_prefix(kvist: Command) -> None:
     done = kvist("bench", "prefix", "--users", "2", "--prefix", "64", "--quick", "--json")
     assert done.code == 0, done.err
-    assert FACTS | {"ttft_ratio", "decode_ratio", "shared", "distinct", "short", "attention_s"} <= set(done.json)
+    check(done.json)
     assert done.json["hit_tokens"] == 64
     assert "times sooner" in done.err
 
@@ -44,7 +50,7 @@ def test_prefix(kvist: Command) -> None:
 def test_speculation(kvist: Command) -> None:
     done = kvist("bench", "speculation", "--repeats", "1", "--json")
     assert done.code == 0, done.err
-    assert FACTS | {"identical", "samples", "least_speedup_repeating", "least_speedup_other"} <= set(done.json)
+    check(done.json)
     assert done.json["identical"] is True
     assert done.json["samples"][0]["text"].startswith("That is all.")
     assert "tokens and logits are identical" in done.err
@@ -54,7 +60,7 @@ def test_schedule(kvist: Command, tmp_path: Path) -> None:
     plot = tmp_path / "schedule.png"
     done = kvist("bench", "schedule", "--users", "2", "--prompt", "500", "--quick", "--plot", str(plot), "--json")
     assert done.code == 0, done.err
-    assert FACTS | {"stretch", "worst_stretch", "prefill_share", "rounds"} <= set(done.json)
+    check(done.json)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from lab.schemas import check
 from typer.testing import CliRunner
 
 from kvist.cli.main import app
@@ -17,7 +18,7 @@ def test_bench_cache_ends_with_its_document_and_draws(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout.splitlines()[-1])
     assert document["identical"] is True
-    assert {"cached_s", "uncached_s", "ratio", "machine", "model", "threads", "kv"} <= set(document)
+    check(document)
     assert "identical" in result.stderr
     assert plot.stat().st_size > 1000
 
@@ -26,7 +27,7 @@ def test_bench_speed_ends_with_its_document() -> None:
     result = CliRunner().invoke(app, ["bench", "speed", "--length", "64", "--repeats", "1", "--json"])
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout.splitlines()[-1])
-    assert {"read_bandwidth", "int_dot_peak", "matmul_rate", "matmul_factor", "machine", "threads"} <= set(document)
+    check(document)
     (length,) = document["lengths"]
     assert 0 < length["share_of_bandwidth"] <= 1
     assert 0 < length["share_of_int_dot"] <= 1
@@ -54,6 +55,7 @@ def test_bench_long_ends_with_its_document() -> None:
     result = CliRunner().invoke(app, ["bench", "long", *sizes, "--retention", "sinks:4+124", "--json"])
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout.splitlines()[-1])
+    check(document)
     (segment,) = document["segments"]
     assert 0.9 < segment["ratio"] < 1.1  # 7 probes of 64 tokens each; over 100,000 tokens it is within 0.05
     assert segment["perplexity_without_sinks"] > 1.3 * segment["perplexity"]

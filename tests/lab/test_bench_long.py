@@ -37,6 +37,7 @@ def test_segments_cover_the_text(decoder: Decoder, monkeypatch: pytest.MonkeyPat
     assert [(one.first_token, one.num_tokens) for one in found] == [(0, 200), (200, 200), (400, 99)]
     assert [one.probed_tokens for one in found] == [20, 30, 20 if 466 + 10 > 499 else 30]
     for one in found:
+        assert one.probed_streamed is not None and one.ratio is not None
         assert all(value > 1 for value in (one.streamed, one.without_sinks, one.probed_streamed))
         assert 0.8 < one.ratio < 1.25, "random text, random weights: no way predicts better than another"
     assert sum(entered) > 2 * 500

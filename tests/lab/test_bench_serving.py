@@ -21,7 +21,7 @@ from kvist.lab.bench_prefix import NEW_TOKENS, OWN_TOKENS, bench_prefix
 from kvist.lab.bench_schedule import ALONE_STEPS, Round, bench_schedule
 from kvist.lab.bench_speculation import bench_speculation
 from kvist.lab.bench_throughput import bench_throughput, serve
-from kvist.lab.ceiling import Ceiling
+from kvist.lab.ceiling import BestProbe, Ceiling
 from kvist.lab.crowd import Crowd, greedy, made_up_ids, new_salt
 from kvist.lab.figures import save_figure
 from kvist.lab.figures_bench import draw_schedule
@@ -90,11 +90,16 @@ def test_a_crowd_notes_every_token_once(engine: Engine) -> None:
 def test_throughput_is_of_the_whole_run(engine: Engine) -> None:
     heard: list[int] = []
     bench = bench_throughput(
-        engine, [1, 4], probe=Probe(), prompt_tokens=40, generated_tokens=8, on_run=lambda run: heard.append(run.users)
+        engine,
+        [1, 4],
+        probe=BestProbe(Probe()),
+        prompt_tokens=40,
+        generated_tokens=8,
+        on_run=lambda run: heard.append(run.users),
     )
     assert heard == [1, 4]
     document = json.loads(json.dumps(bench.as_json()))
-    assert document["matmul_factor"] == 2.0
+    assert bench.ceiling.matmul_factor == 2.0
     for run, users in zip(document["runs"], (1, 4), strict=True):
         assert run["users"] == users
         assert run["generated_tokens_per_s"] == pytest.approx(users * 8 / run["wall_s"])
@@ -108,7 +113,7 @@ def test_throughput_is_of_the_whole_run(engine: Engine) -> None:
 
 
 def test_one_number_of_users_stands_at_the_top(engine: Engine) -> None:
-    bench = bench_throughput(engine, [2], probe=Probe(), prompt_tokens=16, generated_tokens=4, repeats=1)
+    bench = bench_throughput(engine, [2], probe=BestProbe(Probe()), prompt_tokens=16, generated_tokens=4, repeats=1)
     document = bench.as_json()
     assert {"users", "generated_tokens_per_s", "wall_s", "ttft_s", "itl_s", "waste"} <= set(document)
     assert document["runs"] == [{key: document[key] for key in document["runs"][0]}]  # type: ignore[index]

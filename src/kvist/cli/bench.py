@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvist.cli import options
+from kvist.cli.bench_run import BenchRun, EngineOptions, Plot, Quick
 from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
 from kvist.errors import KvistError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kvist.lab.bench_cache import CacheBench
     from kvist.lab.bench_speed import LengthSpeed, SpeedBench
     from kvist.lab.ceiling import Ceiling
+    from kvist.lab.figures import Figure
 
 QUICK_TOKENS = 100
 _HEADING = (
@@ -24,8 +26,6 @@ _HEADING = (
     f" {'prompt':>10} {'tokens/s':>9} {'scaled':>8} {'of ceiling':>10}"
 )
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-
-Quick = Annotated[bool, typer.Option("--quick", help="Less of it: seconds instead of a minute or two.")]
 
 
 @bench_app.callback()
@@ -41,50 +41,44 @@ def bench_cache(
     model: options.Model = options.DEFAULT_MODEL,
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="What to continue.")] = None,
     max_tokens: Annotated[int | None, typer.Option("-n", "--max-tokens", help="Tokens to generate.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the curve into a .png, .svg or .pdf (extra lab).")
-    ] = None,
+    plot: Plot = None,
     is_quick: Quick = False,
     is_json: options.Json = False,
 ) -> None:
     """Generate the same tokens with the cache and without: both times, their ratio, and whether a bit differs."""
     from kvist.engine.files import open_model
     from kvist.lab import bench_cache as lab
-    from kvist.lab.machine import this_machine
 
-    if plot is not None:
-        from kvist.lab.figures import check_figure_path
-
-        check_figure_path(plot)
+    run = BenchRun("cache", is_quick=is_quick, is_json=is_json, plot=plot)
     num_tokens = max_tokens or (QUICK_TOKENS if is_quick else lab.DEFAULT_TOKENS)
-    out, machine = Output(is_json), this_machine()
     with open_model(model) as files, loading.load(files) as llm:
-        out.notice(f"{num_tokens} greedy tokens, with the cache and without, {llm.num_threads} threads; {machine}")
-        bench = lab.bench_cache(llm, prompt or lab.DEFAULT_PROMPT, num_tokens, on_token=_countdown(out, num_tokens))
-        facts = {"model": files.name, "threads": llm.num_threads, "kv": loading.cache.codec}
-    for line in _cache_lines(bench):
-        out.line(line)
-    if plot is not None:
-        from kvist.lab.figures import save_figure
-        from kvist.lab.figures_bench import draw_cache
-
-        save_figure(draw_cache(bench, f"{files.name}, {facts['threads']} threads; {machine}"), plot)
-        out.notice(f"drawn into {plot}")
-    out.finish({**facts, **bench.as_json(), "machine": machine.as_json()})
+        run.begin(
+            f"{num_tokens} greedy tokens, with the cache and without",
+            model=files.name,
+            threads=llm.num_threads,
+            cache=loading.cache,
+            weight_types=llm.weight_types,
+        )
+        on_token = _countdown(run.out, num_tokens)
+        bench = lab.bench_cache(llm, prompt or lab.DEFAULT_PROMPT, num_tokens, on_token=on_token)
+    run.finish(_cache_lines(bench), bench.as_json(), lambda caption: _cache_figure(bench, caption))
     if not bench.is_identical:
         raise KvistError("the results differ with and without the cache; that is a bug in kvist, please report it")
 
 
+def _cache_figure(bench: CacheBench, caption: str) -> Figure:
+    from kvist.lab.figures_bench import draw_cache
+
+    return draw_cache(bench, caption)
+
+
 @bench_app.command("speed", epilog="Example: kvist bench speed --threads 2 --json")
 @command
+@flattened
 def bench_speed(
+    *,
     model: options.Model = options.DEFAULT_MODEL,
-    weights: options.Weights = None,
-    kv: options.Kv = options.DEFAULT_KV,
-    kv_k: options.KvK = None,
-    kv_v: options.KvV = None,
-    kv_keep_layers: options.KvKeepLayers = None,
-    threads: options.Threads = None,
+    engine: EngineOptions,
     length: Annotated[
         list[int] | None, typer.Option(metavar="TOKENS", help="A context length to measure at; may be repeated.")
     ] = None,
@@ -96,36 +90,25 @@ def bench_speed(
     from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_speed as lab
-    from kvist.lab.ceiling import MachineProbe
-    from kvist.lab.machine import this_machine
     from kvist.model.decoder import load_decoder
 
-    out, machine, cache = Output(is_json), this_machine(), options.cache_spec(kv, kv_k, kv_v, kv_keep_layers)
-    threads = threads or usable_cores().num_usable
+    run, cache = BenchRun("speed", is_quick=is_quick, is_json=is_json), engine.cache
+    threads = engine.threads or usable_cores().num_usable
     lengths = length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS)
     with open_model(model) as files:
-        decoder = load_decoder(files.checkpoint, weights=weights, threads=threads)
-        facts = {
-            "model": files.name,
-            "threads": threads,
-            "kv": {"k": cache.k_codec, "v": cache.v_codec},
-            "weight_types": decoder.weight_types,
-        }
-        try:
-            out.notice(f"{files.name}, {threads} threads, K {cache.k_codec}, V {cache.v_codec}; {machine}")
+        decoder = load_decoder(files.checkpoint, weights=engine.weights, threads=threads)
+        with closing(decoder):
+            what = f"decode and prefill at {', '.join(map(str, lengths))} tokens"
+            probe = run.begin(what, model=files.name, threads=threads, cache=cache, weight_types=decoder.weight_types)
             bench = lab.bench_speed(
                 decoder,
                 cache,
                 lengths,
-                probe=MachineProbe(threads),
+                probe=probe,
                 repeats=repeats,
-                on_length=lambda speed: out.notice(_at(speed)),
+                on_length=lambda speed: run.out.notice(_at(speed)),
             )
-        finally:
-            decoder.close()
-    for line in _speed_lines(bench):
-        out.line(line)
-    out.finish({**facts, **bench.as_json(), "machine": machine.as_json()})
+    run.finish(_speed_lines(bench), bench.as_json())
 
 
 def _countdown(out: Output, num_tokens: int) -> Any:
@@ -157,7 +140,7 @@ def _speed_lines(bench: SpeedBench) -> list[str]:
     return [
         f"read bandwidth   {ceiling.read_bandwidth / 1e9:>8.1f} GB/s",
         f"integer dots     {ceiling.int_dot_peak / 1e12:>8.2f} TOP/s on registers",
-        f"4-bit matmul     {ceiling.matmul_rate / 1e12:>8.2f} TOP/s ({bench.matmul_factor:.2f} of the yardstick)",
+        f"4-bit matmul     {ceiling.matmul_rate / 1e12:>8.2f} TOP/s ({ceiling.matmul_factor:.2f} of the yardstick)",
         f"packed weights   {format_bytes(bench.weights_bytes):>13}",
         "",
         _HEADING,
@@ -171,5 +154,5 @@ def _speed_line(bench: SpeedBench, ceiling: Ceiling, speed: LengthSpeed) -> str:
     return (
         f"{speed.context:>8} {1e3 * tpot_s:>7.2f} ms {1 / tpot_s:>9.0f} {format_bytes(speed.bytes_per_step):>12}"
         f" {speed.share_of_bandwidth:>10.0%} {speed.ttft.median_s:>8.3f} s {rate:>9.0f}"
-        f" {rate / bench.matmul_factor:>8.0f} {share:>10}"
+        f" {rate / ceiling.matmul_factor:>8.0f} {share:>10}"
     )

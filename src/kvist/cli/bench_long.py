@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvist.cli import options
-from kvist.cli.bench import Quick
+from kvist.cli.bench_run import BenchRun, EngineOptions, Quick
 from kvist.cli.bench_serving import bench_app
 from kvist.cli.flatten import flattened
-from kvist.cli.output import Output, command
+from kvist.cli.output import command
 from kvist.cli.progress import progress_bar
 from kvist.cli.prompt import read_prompt
 from kvist.errors import RequestError, SpecError
-from kvist.spec.cache import CacheSpec, bytes_per_token
+from kvist.spec.cache import bytes_per_token
 from kvist.spec.retention import RetentionSpec, parse_retention
 from kvist.units import format_bytes
 
@@ -24,7 +26,6 @@ __all__ = ["bench_app"]
 if TYPE_CHECKING:
     from kvist.engine.files import ModelFiles
     from kvist.lab.bench_long import Mark, Segment
-    from kvist.model.decoder import Decoder
 
 _CHARACTERS_A_TOKEN = 8
 _QUICK = {"tokens": 3_000, "segment": 1_000, "generate": 1_000}
@@ -57,9 +58,7 @@ def bench_long(
         int | None, typer.Option(metavar="N", min=0, help="Tokens to generate after it. Default: as many as the text.")
     ] = None,
     retention: Annotated[str | None, typer.Option(metavar="POLICY", help="sinks:S+N. Default: sinks:4+1020.")] = None,
-    weights: options.Weights = None,
-    kv: options.Kv = options.DEFAULT_KV,
-    threads: options.Threads = None,
+    engine: EngineOptions,
     is_quick: Quick = False,
     is_json: options.Json = False,
 ) -> None:
@@ -67,19 +66,19 @@ def bench_long(
     from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_long as lab
-    from kvist.lab.machine import this_machine
     from kvist.model.decoder import load_decoder
 
+    run = BenchRun("long", is_quick=is_quick, is_json=is_json)
     num_tokens = tokens or (_QUICK["tokens"] if is_quick else lab.DEFAULT_TOKENS)
     per_line = segment or (_QUICK["segment"] if is_quick else lab.SEGMENT_TOKENS)
     num_generated = (_QUICK["generate"] if is_quick else num_tokens) if generate is None else generate
     kept = _sinks(retention or (_QUICK_RETENTION if is_quick else lab.DEFAULT_RETENTION))
-    spec, machine, out = CacheSpec(kv, retention=kept), this_machine(), Output(is_json)
+    spec, threads = replace(engine.cache, retention=kept), engine.threads or usable_cores().num_usable
     with open_model(model) as files:
         token_ids = _text(files, text, num_tokens)
-        decoder = load_decoder(files.checkpoint, weights=weights, threads=threads or usable_cores().num_usable)
-        try:
-            out.notice(f"{files.name}, {num_tokens} tokens, {kept}, {kv}, {decoder.num_threads} threads; {machine}")
+        with closing(load_decoder(files.checkpoint, weights=engine.weights, threads=threads)) as decoder:
+            what = f"a text of {num_tokens} tokens with {kept}"
+            run.begin(what, model=files.name, threads=threads, cache=spec, weight_types=decoder.weight_types)
             with progress_bar("text", None) as advance:
                 walk = lab.LongText(decoder, spec, token_ids, advance)
                 segments = walk.segments(per_line, probes or lab.PROBES)
@@ -88,13 +87,14 @@ def bench_long(
                 marks = (
                     lab.generate_long(decoder, spec, prompt, num_generated, on_tokens=advance) if num_generated else []
                 )
-            facts = _facts(files, decoder, spec, len(token_ids))
-        finally:
-            decoder.close()
-    for line in (*_segment_lines(segments), *_mark_lines(marks)):
-        out.line(line)
-    document = {"segments": [one.as_json() for one in segments], "generated": [mark.as_json() for mark in marks]}
-    out.finish({**facts, **document, "machine": machine.as_json()})
+    measured = {
+        "tokens": len(token_ids),
+        "trained_context": files.spec.context_length,
+        "bytes_per_token": bytes_per_token(files.spec, spec),
+        "segments": [one.as_json() for one in segments],
+        "generated": [mark.as_json() for mark in marks],
+    }
+    run.finish((*_segment_lines(segments), *_mark_lines(marks)), measured)
 
 
 def _sinks(text: str) -> RetentionSpec:
@@ -114,26 +114,18 @@ def _text(files: ModelFiles, source: str | None, num_tokens: int) -> list[int]:
     return token_ids
 
 
-def _facts(files: ModelFiles, decoder: Decoder, spec: CacheSpec, num_tokens: int) -> dict[str, Any]:
-    return {
-        "model": files.name,
-        "threads": decoder.num_threads,
-        "kv": {"k": spec.k_codec, "v": spec.v_codec},
-        "retention": str(spec.retention),
-        "tokens": num_tokens,
-        "trained_context": files.spec.context_length,
-        "bytes_per_token": bytes_per_token(files.spec, spec),
-    }
-
-
 def _segment_lines(segments: list[Segment]) -> Iterator[str]:
     yield "Perplexity"
     yield _HEADING
     for one in segments:
         yield (
             f"{one.first_token + one.num_tokens:>15,} {one.streamed:>9.3f} {one.without_sinks:>9.1f}"
-            f" {one.probed_streamed:>24.3f} {one.probed_recomputed:>11.3f} {one.ratio:>7.3f}"
+            f" {_told(one.probed_streamed):>24} {_told(one.probed_recomputed):>11} {_told(one.ratio):>7}"
         )
+
+
+def _told(number: float | None) -> str:
+    return "-" if number is None else f"{number:.3f}"
 
 
 def _mark_lines(marks: list[Mark]) -> Iterator[str]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvist.cli import options
-from kvist.cli.bench import Quick, bench_app
+from kvist.cli.bench import bench_app
+from kvist.cli.bench_run import BenchRun, EngineOptions, Plot, Quick
 from kvist.cli.flatten import flattened
 from kvist.cli.interrupt import EndsProcess
-from kvist.cli.output import Output, command
+from kvist.cli.output import command
 from kvist.errors import KvistError
-from kvist.spec.cache import CacheSpec, bytes_per_token, pool_bytes
+from kvist.spec.cache import bytes_per_token, pool_bytes
 from kvist.units import format_bytes
 
 __all__ = ["bench_app"]
@@ -24,56 +24,42 @@ __all__ = ["bench_app"]
 if TYPE_CHECKING:
     from kvist.engine.files import ModelFiles
     from kvist.lab.bench_prefix import PrefixBench
-    from kvist.lab.bench_schedule import Round
-    from kvist.lab.bench_speculation import Speculated
+    from kvist.lab.bench_schedule import Round, ScheduleBench
+    from kvist.lab.bench_speculation import Speculated, SpeculationBench
+    from kvist.lab.bench_throughput import ThroughputBench
+    from kvist.lab.ceiling import BestProbe
+    from kvist.lab.figures import Figure
     from kvist.llm import LLM
     from kvist.spec.model import ModelSpec
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """What is measured: a model, and how its weights and its cache are kept."""
+class Served:
+    """A model with a pool of its own; ``facts`` go into the document."""
 
-    weights: options.Weights = None
-    kv: options.Kv = options.DEFAULT_KV
-    kv_k: options.KvK = None
-    kv_v: options.KvV = None
-    threads: options.Threads = None
-
-    @property
-    def cache(self) -> CacheSpec:
-        return options.cache_spec(self.kv, self.kv_k, self.kv_v)
+    llm: LLM
+    probe: BestProbe
+    facts: dict[str, object]
 
 
 @contextmanager
 def _served(
-    out: Output, model: str, engine: EngineOptions, what: str, num_tokens: Callable[[ModelSpec], list[int]]
-) -> Iterator[tuple[LLM, dict[str, Any]]]:
-    """Load ``model`` with a pool for sequences of the lengths that ``num_tokens`` gives; yield it with the facts."""
+    run: BenchRun, model: str, engine: EngineOptions, what: str, num_tokens: Callable[[ModelSpec], list[int]]
+) -> Iterator[Served]:
+    """Load ``model`` with a pool for sequences of the lengths that ``num_tokens`` gives, and begin."""
     from kvist.engine.files import open_model
-    from kvist.lab.machine import this_machine
     from kvist.llm import LLM
 
-    machine = this_machine()
     with open_model(model) as files:
-        lengths = _checked(files, num_tokens(files.spec))
-        budget = sum(pool_bytes(files.spec, engine.cache, length, length) for length in lengths)
+        lengths, cache = _checked(files, num_tokens(files.spec)), engine.cache
+        budget = sum(pool_bytes(files.spec, cache, length, length) for length in lengths)
         with EndsProcess():
-            llm = LLM(files, engine.weights, engine.cache, engine.threads, context=max(lengths), kv_budget=budget)
+            llm = LLM(files, engine.weights, cache, engine.threads, context=max(lengths), kv_budget=budget)
         with llm:
-            cache = engine.cache
-            codecs = cache.k_codec if cache.k_codec == cache.v_codec else f"{cache.k_codec}/{cache.v_codec}"
-            out.notice(f"{what}; {files.name}, {llm.num_threads} threads, {codecs} cache; {machine}")
-            yield (
-                llm,
-                {
-                    "model": files.name,
-                    "threads": llm.num_threads,
-                    "kv": {"k": cache.k_codec, "v": cache.v_codec},
-                    "pool_bytes": budget,
-                    "machine": machine.as_json(),
-                },
+            probe = run.begin(
+                what, model=files.name, threads=llm.num_threads, cache=cache, weight_types=llm.weight_types
             )
+            yield Served(llm, probe, {"pool_bytes": budget})
 
 
 def _checked(files: ModelFiles, lengths: list[int]) -> list[int]:
@@ -105,29 +91,30 @@ def bench_throughput(
 ) -> None:
     """Serve users at once, 128 tokens of prompt and 128 generated each: tokens a second, waits, waste."""
     from kvist.lab import bench_throughput as lab
-    from kvist.lab.ceiling import MachineProbe
 
-    out, numbers = Output(is_json), users or list(lab.DEFAULT_USERS[:3] if is_quick else lab.DEFAULT_USERS)
+    run = BenchRun("throughput", is_quick=is_quick, is_json=is_json)
+    numbers = users or list(lab.DEFAULT_USERS[:3] if is_quick else lab.DEFAULT_USERS)
     generated = lab.QUICK_TOKENS if is_quick else lab.GENERATED_TOKENS
     length = lab.PROMPT_TOKENS + generated
     what = f"{', '.join(map(str, numbers))} users, {lab.PROMPT_TOKENS} tokens of prompt and {generated} generated"
-    with _served(out, model, engine, what, lambda _: [length] * max(numbers)) as (llm, facts):
+    with _served(run, model, engine, what, lambda _: [length] * max(numbers)) as served:
         bench = lab.bench_throughput(
-            llm.engine,
+            served.llm.engine,
             numbers,
-            probe=MachineProbe(llm.num_threads),
+            probe=served.probe,
             generated_tokens=generated,
             repeats=repeats or (1 if is_quick else lab.REPEATS),
-            on_run=lambda run: out.notice(f"{run.users} users: {run.generated_tokens_per_s:.0f} tokens a second"),
+            on_run=lambda one: run.out.notice(f"{one.users} users: {one.generated_tokens_per_s:.0f} tokens a second"),
         )
-    rate = f"{bench.ceiling.matmul_rate / 1e12:.2f} TOP/s, {bench.matmul_factor:.2f} of the yardstick"
-    out.line(f"4-bit matmul {rate}: `scaled` is divided by that")
-    out.line(
-        f"{'users':>6} {'tokens/s':>9} {'scaled':>8} {'best':>8} {'first':>10} {'gap':>9} {'gap p99':>9} {'waste':>7}"
-    )
-    for run in bench.runs:
-        out.line(_throughput_line(run.as_json(bench.matmul_factor)))
-    out.finish({**facts, **bench.as_json()})
+    run.finish(_throughput_lines(bench), {**served.facts, **bench.as_json()})
+
+
+def _throughput_lines(bench: ThroughputBench) -> Iterator[str]:
+    factor = bench.ceiling.matmul_factor
+    yield f"4-bit matmul {bench.ceiling.matmul_rate / 1e12:.2f} TOP/s: `scaled` is divided by {factor:.2f}"
+    yield f"{'users':>6} {'tokens/s':>9} {'scaled':>8} {'best':>8} {'first':>10} {'gap':>9} {'gap p99':>9} {'waste':>7}"
+    for one in bench.runs:
+        yield _throughput_line(one.as_json(factor))
 
 
 def _throughput_line(run: dict[str, Any]) -> str:
@@ -153,22 +140,21 @@ def bench_prefix(
     """Time what a prefix saves: the first token after a hit, and decoding where many users share its blocks."""
     from kvist.lab import bench_prefix as lab
 
-    out = Output(is_json)
+    run = BenchRun("prefix", is_quick=is_quick, is_json=is_json)
     users = users or (8 if is_quick else lab.USERS)
     prefix = prefix or (512 if is_quick else lab.PREFIX_TOKENS)
     length = prefix + max(lab.NEW_TOKENS + 1, lab.OWN_TOKENS + lab.DECODED_TOKENS)
-    with _served(out, model, engine, f"a prefix of {prefix} tokens", lambda _: [length] * (users + 2)) as (llm, facts):
+    what = f"a prefix of {prefix} tokens, {users} users"
+    with _served(run, model, engine, what, lambda _: [length] * (users + 2)) as served:
         bench = lab.bench_prefix(
-            llm.engine,
-            bytes_per_token(llm.spec, engine.cache),
+            served.llm.engine,
+            bytes_per_token(served.llm.spec, engine.cache),
             prefix_tokens=prefix,
             users=users,
             repeats=2 if is_quick else lab.REPEATS,
-            on_phase=out.notice,
+            on_phase=run.out.notice,
         )
-    for line in _prefix_lines(bench):
-        out.line(line)
-    out.finish({**facts, **bench.as_json()})
+    run.finish(_prefix_lines(bench), {**served.facts, **bench.as_json()})
 
 
 def _prefix_lines(bench: PrefixBench) -> list[str]:
@@ -209,22 +195,24 @@ def bench_speculation(
     from kvist.lab import bench_speculation as lab
     from kvist.lab.samples import SAMPLES
 
-    out = Output(is_json)
-    with _served(out, model, engine, "speculation", lambda spec: [min(2048, spec.context_length)]) as (llm, facts):
+    run = BenchRun("speculation", is_quick=is_quick, is_json=is_json)
+    with _served(run, model, engine, "speculation", lambda spec: [min(2048, spec.context_length)]) as served:
         bench = lab.bench_speculation(
-            llm,
+            served.llm,
             SAMPLES,
             draft_tokens=draft if draft is not None else lab.DRAFT_TOKENS,
             repeats=repeats or (1 if is_quick else lab.REPEATS),
-            on_sample=lambda found: out.notice(f"--- {found.sample.name}\n{found.plain.text}\n"),
+            on_sample=lambda found: run.out.notice(f"--- {found.sample.name}\n{found.plain.text}\n"),
         )
-    out.line(f"{'sample':<14} {'repeats':>8} {'tokens':>7} {'plain':>9} {'drafted':>9} {'faster':>7} {'right':>14}")
-    for found in bench.samples:
-        out.line(_speculated_line(found))
-    out.line("tokens and logits are identical" if bench.is_identical else "THE RESULTS DIFFER")
-    out.finish({**facts, **bench.as_json()})
+    run.finish(_speculation_lines(bench), {**served.facts, **bench.as_json()})
     if not bench.is_identical:
         raise KvistError("the results differ with and without drafts; that is a bug in kvist, please report it")
+
+
+def _speculation_lines(bench: SpeculationBench) -> Iterator[str]:
+    yield f"{'sample':<14} {'repeats':>8} {'tokens':>7} {'plain':>9} {'drafted':>9} {'faster':>7} {'right':>14}"
+    yield from map(_speculated_line, bench.samples)
+    yield "tokens and logits are identical" if bench.is_identical else "THE RESULTS DIFFER"
 
 
 def _speculated_line(found: Speculated) -> str:
@@ -250,9 +238,7 @@ def bench_schedule(
         int | None, typer.Option(metavar="TOKENS", min=64, help="Length of the prompt that comes. Default: 6000.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="How often it comes. Default: 3.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the last round into a .png, .svg or .pdf (extra lab).")
-    ] = None,
+    plot: Plot = None,
     engine: EngineOptions,
     is_quick: Quick = False,
     is_json: options.Json = False,
@@ -260,34 +246,31 @@ def bench_schedule(
     """Let a long prompt arrive while users decode: how long they wait for a token, and how fast the prompt goes."""
     from kvist.lab import bench_schedule as lab
 
-    if plot is not None:
-        from kvist.lab.figures import check_figure_path
-
-        check_figure_path(plot)
-    out = Output(is_json)
+    run = BenchRun("schedule", is_quick=is_quick, is_json=is_json, plot=plot)
     users, prompt = users or lab.USERS, prompt or (1_500 if is_quick else lab.PROMPT_TOKENS)
     lengths = [lab.USER_TOKENS + lab.MOST_GENERATED] * users + [prompt + 1]
-    with _served(out, model, engine, f"{users} users and a prompt of {prompt} tokens", lambda _: lengths) as (
-        llm,
-        facts,
-    ):
+    with _served(run, model, engine, f"{users} users and a prompt of {prompt} tokens", lambda _: lengths) as served:
         bench = lab.bench_schedule(
-            llm.engine,
+            served.llm.engine,
             users=users,
             prompt_tokens=prompt,
             rounds=rounds or (1 if is_quick else lab.ROUNDS),
-            on_round=lambda found: out.notice(f"worst wait {found.stretch:.2f} times the median alone"),
+            on_round=lambda found: run.out.notice(f"worst wait {found.stretch:.2f} times the median alone"),
         )
-    out.line(f"{'round':>5} {'alone':>9} {'worst':>9} {'times':>6} {'prompt':>8} {'alone':>8} {'of its rate':>11}")
-    for number, found in enumerate(bench.rounds, start=1):
-        out.line(f"{number:>5} {_schedule_line(found)}")
-    if plot is not None:
-        from kvist.lab.figures import save_figure
-        from kvist.lab.figures_bench import draw_schedule
+    document = {**served.facts, **bench.as_json()}
+    run.finish(_schedule_lines(bench), document, lambda caption: _schedule_figure(bench, caption))
 
-        save_figure(draw_schedule(bench.rounds[-1], users, f"{facts['model']}, {facts['threads']} threads"), plot)
-        out.notice(f"drawn into {plot}")
-    out.finish({**facts, **bench.as_json()})
+
+def _schedule_figure(bench: ScheduleBench, caption: str) -> Figure:
+    from kvist.lab.figures_bench import draw_schedule
+
+    return draw_schedule(bench.rounds[-1], bench.users, caption)
+
+
+def _schedule_lines(bench: ScheduleBench) -> Iterator[str]:
+    yield f"{'round':>5} {'alone':>9} {'worst':>9} {'times':>6} {'prompt':>8} {'alone':>8} {'of its rate':>11}"
+    for number, found in enumerate(bench.rounds, start=1):
+        yield f"{number:>5} {_schedule_line(found)}"
 
 
 def _schedule_line(found: Round) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from time import perf_counter
 
 from kvist.engine.request import SamplingParams
 from kvist.engine.result import Result
 from kvist.errors import RequestError
+from kvist.lab.timing import Timing, quantile
 from kvist.llm import LLM
 
 DEFAULT_PROMPT = "The key-value cache of a transformer is"
@@ -33,13 +33,14 @@ class Run:
 
 @dataclass(frozen=True)
 class CacheBench:
-    """Both ways of computing the same answer. ``cached_token_s`` are medians over the repetitions."""
+    """Both ways of computing the same answer. ``cached_token_s`` are medians over ``cached_runs``."""
 
     prompt_tokens: int
     cached: Result
     uncached: Result
     cached_token_s: tuple[float, ...]
     uncached_token_s: tuple[float, ...]
+    cached_runs: Timing
 
     @property
     def cached_s(self) -> float:
@@ -78,6 +79,7 @@ class CacheBench:
             "positions": list(self.positions),
             "cached_token_s": list(self.cached_token_s),
             "uncached_token_s": list(self.uncached_token_s),
+            "cached_spread": self.cached_runs.as_json(),
         }
 
 
@@ -108,8 +110,9 @@ def bench_cache(
         prompt_tokens=cached.prompt_tokens,
         cached=cached,
         uncached=uncached.result,
-        cached_token_s=tuple(median(times) for times in zip(*(run.token_s for run in timed), strict=True)),
+        cached_token_s=tuple(quantile(times, 0.5) for times in zip(*(run.token_s for run in timed), strict=True)),
         uncached_token_s=uncached.token_s,
+        cached_runs=Timing(tuple(sum(run.token_s) for run in timed)),
     )
 
 

@@ -42,22 +42,24 @@ MARKS = 10
 
 @dataclass(frozen=True)
 class Segment:
-    """Perplexities over some tokens of the text: of all of them, and of those that were also computed anew."""
+    """Perplexities over some tokens of the text: of all of them, and of those computed anew (None without any)."""
 
     first_token: int
     num_tokens: int
     streamed: float
     without_sinks: float
     probed_tokens: int
-    probed_streamed: float
-    probed_recomputed: float
+    probed_streamed: float | None
+    probed_recomputed: float | None
 
     @property
-    def ratio(self) -> float:
-        """The stream's perplexity over the recomputed one's, at the same tokens."""
+    def ratio(self) -> float | None:
+        """The stream's perplexity over the recomputed one's, at the same tokens; None where none was probed."""
+        if self.probed_streamed is None or self.probed_recomputed is None:
+            return None
         return self.probed_streamed / self.probed_recomputed
 
-    def as_json(self) -> dict[str, float | int]:
+    def as_json(self) -> dict[str, float | int | None]:
         return {
             "first_token": self.first_token,
             "tokens": self.num_tokens,
@@ -119,8 +121,8 @@ class LongText:
                     perplexity(streamed[first:last]),
                     perplexity(bare[first:last]),
                     sum(map(len, anew)),
-                    perplexity(np.concatenate(there)) if there else float("nan"),
-                    perplexity(np.concatenate(anew)) if anew else float("nan"),
+                    perplexity(np.concatenate(there)) if there else None,
+                    perplexity(np.concatenate(anew)) if anew else None,
                 )
             )
         return found

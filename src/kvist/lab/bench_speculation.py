@@ -15,7 +15,7 @@ from kvist.engine.running import run_all
 from kvist.errors import RequestError
 from kvist.lab.crowd import new_salt
 from kvist.lab.samples import SAMPLES, Sample
-from kvist.lab.timing import quantile
+from kvist.lab.timing import Timing, quantile
 from kvist.llm import LLM
 
 DRAFT_TOKENS = 16
@@ -57,6 +57,8 @@ class Speculated:
             "tpot_s": quantile(self.plain_s, 0.5),
             "speculative_tpot_s": quantile(self.drafted_s, 0.5),
             "speedup": self.speedup,
+            "tpot_spread": Timing(self.plain_s).as_json(),
+            "speculative_tpot_spread": Timing(self.drafted_s).as_json(),
             "drafted_tokens": self.drafted.drafted_tokens,
             "accepted_tokens": self.drafted.accepted_tokens,
             "acceptance": self.acceptance,

@@ -21,7 +21,7 @@ from kvist.cache.kv_cache import KvCache
 from kvist.engine.request import SamplingParams
 from kvist.engine.sampling import History, choose_token
 from kvist.errors import KvistError
-from kvist.lab.ceiling import Ceiling, CeilingProbe
+from kvist.lab.ceiling import BestProbe, Ceiling
 from kvist.lab.timing import Timing, measure, quantile
 from kvist.lab.traffic import bytes_per_step, has_integer_dots, prefill_operations
 from kvist.model.decoder import Decoder, Part
@@ -32,8 +32,6 @@ QUICK_LENGTHS = (64, 512)
 DECODE_STEPS = 64
 DECODE_ROUNDS = 8
 """A round is a measurement of the bandwidth, a step to warm up, and ``DECODE_STEPS / DECODE_ROUNDS`` measured steps."""
-MATMUL_YARDSTICK = 1.3e12
-"""4-bit operations a second of the machine that the prefill floors were set on."""
 
 _GREEDY = SamplingParams()
 
@@ -90,15 +88,8 @@ class SpeedBench:
                         "is so small that it stays in the processor's cache"
                     )
 
-    @property
-    def matmul_factor(self) -> float:
-        """This run's 4-bit matmul rate over the yardstick: prefill floors scale with it."""
-        return self.ceiling.matmul_rate / MATMUL_YARDSTICK
-
     def as_json(self) -> dict[str, object]:
         return {
-            **self.ceiling.as_json(),
-            "matmul_factor": self.matmul_factor,
             "weights_bytes": self.weights_bytes,
             "lengths": [self._length_json(speed) for speed in self.lengths],
         }
@@ -112,7 +103,8 @@ class SpeedBench:
             "share_of_bandwidth": speed.share_of_bandwidth,
             "ttft_s": speed.ttft.median_s,
             "prefill_tokens_per_s": speed.prefill_tokens_per_s,
-            "prefill_tokens_per_s_scaled": speed.prefill_tokens_per_s / self.matmul_factor,
+            "prefill_tokens_per_s_scaled": speed.prefill_tokens_per_s / self.ceiling.matmul_factor,
+            "operations": speed.operations,
             "share_of_int_dot": speed.share_of_int_dot(self.ceiling) if self.is_integer else None,
             "tpot_spread": speed.tpot.as_json(),
             "ttft_spread": speed.ttft.as_json(),
@@ -164,11 +156,11 @@ def bench_speed(
     cache_spec: CacheSpec,
     lengths: Sequence[int],
     *,
-    probe: CeilingProbe,
+    probe: BestProbe,
     repeats: int = 3,
     on_length: Callable[[LengthSpeed], object] | None = None,
 ) -> SpeedBench:
-    """Measure the ceiling, then each length; ``on_length`` hears of each.
+    """Measure each length, and the ceiling after it; ``on_length`` hears of each.
 
     Raises KvistError where a length doesn't fit the model's context, and for shares above 100 %.
     """
@@ -178,18 +170,17 @@ def bench_speed(
                 f"can't measure at a context of {context} tokens; this model takes {DECODE_STEPS} to "
                 f"{decoder.context_length - DECODE_STEPS}"
             )
-    ceiling = probe.measure()
     model = ModelUnderTest(decoder, cache_spec, max(lengths))
     speeds: list[LengthSpeed] = []
     for context in lengths:
         speeds.append(_measure_length(model, context, repeats, probe))
-        ceiling = ceiling.best_of(probe.measure())
+        probe.measure()
         if on_length is not None:
             on_length(speeds[-1])
-    return SpeedBench(ceiling, tuple(speeds), has_integer_dots(decoder), decoder.weights_bytes)
+    return SpeedBench(probe.best, tuple(speeds), has_integer_dots(decoder), decoder.weights_bytes)
 
 
-def _measure_length(model: ModelUnderTest, context: int, repeats: int, probe: CeilingProbe) -> LengthSpeed:
+def _measure_length(model: ModelUnderTest, context: int, repeats: int, probe: BestProbe) -> LengthSpeed:
     prompt = model.token_ids(context)
     ttft = measure(lambda: model.prefill(prompt), repeats=repeats, warmup=1, reset=model.reset)
     token_id = model.prefill(prompt[: context - (DECODE_STEPS + DECODE_ROUNDS) // 2])
@@ -205,7 +196,7 @@ def _measure_length(model: ModelUnderTest, context: int, repeats: int, probe: Ce
     )
 
 
-def _measure_decode(step: Callable[[], object], probe: CeilingProbe) -> tuple[Timing, float]:
+def _measure_decode(step: Callable[[], object], probe: BestProbe) -> tuple[Timing, float]:
     """Time steps in rounds; return them with the median of the rounds' bandwidths, the better of before and after."""
     samples: list[float] = []
     bandwidths = [probe.read_bandwidth()]

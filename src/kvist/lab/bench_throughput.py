@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from kvist.engine.engine import Engine
 from kvist.engine.request import Request
-from kvist.lab.bench_speed import MATMUL_YARDSTICK
-from kvist.lab.ceiling import Ceiling, CeilingProbe
+from kvist.lab.ceiling import BestProbe, Ceiling
 from kvist.lab.crowd import Crowd, greedy, made_up_ids, new_salt
-from kvist.lab.timing import quantile
+from kvist.lab.timing import Timing, quantile
 
 DEFAULT_USERS = (1, 4, 16, 32, 64)
 PROMPT_TOKENS = 128
@@ -56,6 +55,7 @@ class Throughput:
             "prompt_tokens": self.prompt_tokens,
             "generated_tokens": self.generated_tokens,
             "repeats": len(self.wall_s),
+            "wall_spread": Timing(self.wall_s).as_json(),
         }
 
 
@@ -66,38 +66,32 @@ class ThroughputBench:
     ceiling: Ceiling
     runs: tuple[Throughput, ...]
 
-    @property
-    def matmul_factor(self) -> float:
-        """This run's 4-bit matmul rate over the yardstick: floors scale with it."""
-        return self.ceiling.matmul_rate / MATMUL_YARDSTICK
-
     def as_json(self) -> dict[str, object]:
         """Return the document; with one number of users, its figures stand at the top, too."""
-        runs = [run.as_json(self.matmul_factor) for run in self.runs]
+        runs = [run.as_json(self.ceiling.matmul_factor) for run in self.runs]
         alone = runs[0] if len(runs) == 1 else {}
-        return {**self.ceiling.as_json(), "matmul_factor": self.matmul_factor, **alone, "runs": runs}
+        return {**alone, "runs": runs}
 
 
 def bench_throughput(
     engine: Engine,
     users: Sequence[int],
     *,
-    probe: CeilingProbe,
+    probe: BestProbe,
     prompt_tokens: int = PROMPT_TOKENS,
     generated_tokens: int = GENERATED_TOKENS,
     repeats: int = REPEATS,
     on_run: Callable[[Throughput], object] = bool,
 ) -> ThroughputBench:
     """Serve each number of users; ``on_run`` hears of each. The engine's pool has to hold all of them at once."""
-    ceiling = probe.measure()
     serve(engine, max(users), prompt_tokens, 2)  # compiles, and shows the cost model what a full step takes
     runs = []
     for number in users:
         crowds = [serve(engine, number, prompt_tokens, generated_tokens) for _ in range(repeats)]
         runs.append(_throughput(crowds, prompt_tokens, generated_tokens))
-        ceiling = ceiling.best_of(probe.measure())
+        probe.measure()
         on_run(runs[-1])
-    return ThroughputBench(ceiling, tuple(runs))
+    return ThroughputBench(probe.best, tuple(runs))
 
 
 def serve(engine: Engine, users: int, prompt_tokens: int, generated_tokens: int) -> Crowd:
