@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +41,7 @@ def spans_between(first: int, end: int) -> Spans:
     return Spans(first, end) if first < end else NONE
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """``num_rows`` neighbouring rows from ``row`` on, and what they share in each layer group."""
 
     row: int
@@ -58,10 +56,18 @@ class _Seen(NamedTuple):
     whole: Spans
 
 
+def may_share(sequence: Sequence) -> bool:
+    """Whether another sequence holds the first block that this one still sees; mostly none does."""
+    for table, pool in zip(sequence.tables, sequence.cache.pools, strict=True):
+        if pool.num_owners(int(table.blocks[table.gap[1]])) > 1:
+            return True
+    return False
+
+
 def first_seen(sequence: Sequence, group: int, position: int) -> int:
     """The first slot, sinks aside, that the query at ``position`` sees in a layer group."""
     kind = sequence.scope.groups[group]
-    if kind.window is None:
+    if kind.layer.window is None and not sequence.retention.is_bounded:
         return 0
     sinks = kind.num_sinks if sequence.retention.sinks_at(position) else 0
     return max(sinks, kind.first_kept(position))
@@ -78,7 +84,7 @@ def _seen(sequence: Sequence) -> tuple[_Seen, ...]:
 
 def _shared(one: tuple[_Seen, ...], other: tuple[_Seen, ...]) -> tuple[Spans, ...]:
     """What two rows share."""
-    return tuple(_same(a.blocks, b.blocks, a.whole.within(b.whole)) for a, b in zip(one, other, strict=True))
+    return tuple([_same(a.blocks, b.blocks, a.whole.within(b.whole)) for a, b in zip(one, other, strict=True)])
 
 
 def _same(one: Ints, other: Ints, spans: Spans) -> Spans:
@@ -92,7 +98,7 @@ def _same(one: Ints, other: Ints, spans: Spans) -> Spans:
 
 
 def _num_spans(shared: tuple[Spans, ...]) -> int:
-    return sum(spans.num_spans for spans in shared)
+    return sum([spans.num_spans for spans in shared])
 
 
 def runs(rows: Many[tuple[int, Sequence]]) -> Iterator[Run]:
@@ -106,10 +112,10 @@ def runs(rows: Many[tuple[int, Sequence]]) -> Iterator[Run]:
     while at < len(rows):
         end, shared = at + 1, tuple(item.whole for item in seen[at])
         while end < len(rows) and rows[end][0] == rows[end - 1][0] + 1:
-            pairs = zip(shared, _shared(seen[end - 1], seen[end]), strict=True)
-            wider = tuple(mine.within(theirs) for mine, theirs in pairs)
-            num_others = end - at
-            if not _num_spans(wider) or num_others * _num_spans(wider) < (num_others - 1) * _num_spans(shared):
+            common = _shared(seen[end - 1], seen[end])
+            wider = tuple([mine.within(theirs) for mine, theirs in zip(shared, common, strict=True)])
+            num_others, num_spans = end - at, _num_spans(wider)
+            if not num_spans or num_others * num_spans < (num_others - 1) * _num_spans(shared):
                 break
             end, shared = end + 1, wider
         yield Run(rows[at][0], end - at, shared)

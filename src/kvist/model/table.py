@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from kvist.kernels.layout import (
     TOKENS,
     WINDOWS,
 )
-from kvist.model.sharing import Spans, divided, first_seen, runs
+from kvist.model.sharing import Spans, divided, first_seen, may_share, runs
 from kvist.spec.cache import BLOCK_TOKENS
 from kvist.spec.retention import RetentionSpec
 
@@ -154,7 +154,13 @@ class _Rows:
 
     def _add_pieces(self, row: int, count: int, retention: RetentionSpec) -> None:
         """What a part's rows see: everything at first, then by its retention."""
-        num_all = min(count, max(0, retention.starts_at - self.positions[row])) if retention.is_bounded else count
+        if not retention.is_bounded:
+            self.pieces.append((row, count))
+            self.windows += [0] * count
+            self.sinks += [0] * count
+            self.capped += self.positions[row:]
+            return
+        num_all = min(count, max(0, retention.starts_at - self.positions[row]))
         for first, rows, window, sinks in (
             (row, num_all, 0, 0),
             (row + num_all, count - num_all, retention.num_kept, retention.num_sinks),
@@ -167,8 +173,7 @@ class _Rows:
                 self.capped += [min(at, sinks + window - 1) for at in positions] if sinks else positions
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """Rows that attention takes together; of a sequence each, where they share spans in some layer group."""
 
     row: int
@@ -187,7 +192,11 @@ def _tiles_of(rows: _Rows, parts: Many[Part], tile_rows: int, least_tiles: int) 
         for row, count in rows.pieces
         for first in range(row, row + count, tile_rows)
     ]
-    alone = [(row, part.sequence) for (row, count), part in zip(rows.parts, parts, strict=True) if count == 1]
+    alone = [
+        (row, part.sequence)
+        for (row, count), part in zip(rows.parts, parts, strict=True)
+        if count == 1 and rows.slots[row] >= SPAN_TOKENS - 1 and may_share(part.sequence)
+    ]
     if len(alone) < 2:
         return tiles
     mixed = [run for run in runs(alone) if run.num_rows > 1]
