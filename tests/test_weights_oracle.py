@@ -13,7 +13,7 @@ from tiny.blocks import WEIGHT_TYPES, Packed, packed, unpacked, wild
 from tiny.stream import Stream
 
 from kvist.kernels import matmul, packing
-from kvist.kernels.layout import FIELDS, GROUP, NUM_ROWS, PANEL_ROWS, TABLE_HEAD, padded, quantised_row_bytes
+from kvist.kernels.layout import FIELDS, GROUP, NUM_ROWS, PANEL_ROWS, SCRATCH, TABLE_HEAD, padded, quantised_row_bytes
 from kvist.kernels.static import Static
 from kvist.model.convert import row_bytes
 
@@ -59,7 +59,8 @@ def product(weights: Packed, x: Array, rows: int) -> Array:
     width, is_quantised = x.shape[1], weights.type in BLOCK_TYPES
     source, out_stride = as_work(x, is_quantised), 4 * padded(rows, PANEL_ROWS)
     assert source.shape[1] == (quantised_row_bytes(width) if is_quantised else 4 * width)
-    work = np.concatenate([source.reshape(-1), np.zeros(len(x) * out_stride, np.uint8)])
+    scratch = source.size + len(x) * out_stride
+    work = np.concatenate([source.reshape(-1), np.zeros(len(x) * out_stride + matmul.scratch_bytes(width), np.uint8)])
     settings = {
         "w": 0,
         "panels": padded(rows, PANEL_ROWS) // PANEL_ROWS,
@@ -73,14 +74,15 @@ def product(weights: Packed, x: Array, rows: int) -> Array:
         "is_last": 0,
         "chunk_panels": padded(rows, PANEL_ROWS) // PANEL_ROWS,
         "chunk_rows": len(x),
+        "stride_panels": 2,
     }
     program, table = np.zeros((1, FIELDS), np.int64), np.zeros(TABLE_HEAD, np.int64)
     for name, setting in settings.items():
         program[0, getattr(matmul.MM, name)] = setting
-    table[NUM_ROWS] = len(x)
+    table[NUM_ROWS], table[SCRATCH] = len(x), scratch
     kernel = matmul.matmul_kernel(matmul.FORMS[weights.type])
     kernel(0, 0, 0, program, table, panels(weights, rows, width), np.zeros(64, np.uint8), work)
-    return work[source.size :].view(np.float32).reshape(len(x), -1)[:, :rows]
+    return work[source.size : scratch].view(np.float32).reshape(len(x), -1)[:, :rows]
 
 
 def check(weights: Packed, rows: int, x: Array) -> None:

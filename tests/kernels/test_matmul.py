@@ -61,15 +61,15 @@ class Product:
         x_stride = quantised_row_bytes(WIDTH) if self.is_quantised else 4 * WIDTH
         x, w = work.put(self.as_work(self.x[first : first + rows])), weights.put(self.panels)
         bias = weights.put(self.bias) if has_bias else -1
-        out = work.put(self.old[first : first + rows])
+        out, scratch = work.put(self.old[first : first + rows]), work.room(matmul.scratch_bytes(WIDTH), dtype=np.uint8)
         counts = {str(NUM_OUTPUTS if is_last else NUM_ROWS): rows}
         chunk_panels, chunk_rows = min(chunk_panels, self.num_panels), min(chunk_rows, rows)
         num_chunks = -(-self.num_panels // chunk_panels) * -(-rows // chunk_rows)
         run_line(
             made(matmul.matmul_kernel, matmul.FORMS[self.form]), matmul.MM, num_chunks, weights=weights, work=work,
-            table=new_table(**counts), w=w, panels=self.num_panels, width=WIDTH, x=x, x_stride=x_stride, out=out,
-            out_stride=4 * self.old.shape[1], bias=bias, adds=int(adds), is_last=int(is_last),
-            chunk_panels=chunk_panels, chunk_rows=chunk_rows,
+            table=new_table(scratch=scratch, **counts), w=w, panels=self.num_panels, width=WIDTH, x=x,
+            x_stride=x_stride, out=out, out_stride=4 * self.old.shape[1], bias=bias, adds=int(adds),
+            is_last=int(is_last), chunk_panels=chunk_panels, chunk_rows=chunk_rows, stride_panels=2,
         )  # fmt: skip
         return work.get(out, rows, self.old.shape[1])
 

@@ -340,7 +340,7 @@ TARGETS = ["generic"] if target.current().name in ("neon", "generic") else ["gen
 def dots(request) -> Twins:
     """Compiled as for each processor whose instructions this one has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target, "current", lambda: target.Target(request.param, tile_rows=4, query_rows=3))
+        patch.setattr(target, "current", lambda: target.Target(request.param, tile_rows=4, pair_rows=0, query_rows=3))
         twins = Twins(byte_dots)
         twins.check(np.zeros(3 * L, np.int32), 320, np.int32)
     return twins
@@ -349,7 +349,7 @@ def dots(request) -> Twins:
 @pytest.fixture(scope="module", params=TARGETS)
 def wide(request) -> Twins:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target, "current", lambda: target.Target(request.param, tile_rows=4, query_rows=3))
+        patch.setattr(target, "current", lambda: target.Target(request.param, tile_rows=4, pair_rows=0, query_rows=3))
         twins = Twins(wide_dots)
         twins.check(np.zeros(80, np.int32), 1152, np.int32)
     return twins

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvist.kernels import jit, matmul
+from kvist.kernels.arena import new_arena
 from kvist.kernels.jit import SIGNATURE, inline, kernel
 from kvist.kernels.layout import (
     CHUNKS,
@@ -23,6 +25,8 @@ from kvist.kernels.layout import (
     HAS_BARRIER,
     LANES,
     NUM_ROWS,
+    SCRATCH,
+    SCRATCH_STRIDE,
     TABLE_HEAD,
     WORK_HEAD,
     quantised_row_bytes,
@@ -45,6 +49,8 @@ DOT_ROUNDS = 20_000
 DOT_WIDTH = 12
 """Independent sums in flight: more than two multipliers of latency 5 can hold."""
 SMALLEST_BYTES = 256 << 20
+SCRATCH_AT, SCRATCH_BYTES = WORK_HEAD + (16 << 20), 64 << 10
+"""Where the threads' scratch starts in the work arena, and a thread's."""
 ORDINARY = 0x38
 """A byte that makes ordinary numbers, in f32 and in f16: some processors are a hundred times slower at tiny ones."""
 
@@ -118,6 +124,13 @@ def dot_kernel() -> Any:
     return run_dots
 
 
+def _ordinary(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Bytes that make ordinary numbers."""
+    arena = new_arena(num_bytes)
+    arena[:] = ORDINARY
+    return arena
+
+
 def _best_s(
     team: Team, compiled: Any, chunks: int, weights: Any, rounds: int, fields: tuple[int, ...] = (), rows: int = 0
 ) -> float:
@@ -127,7 +140,8 @@ def _best_s(
     program[0, FIRST_FIELD : FIRST_FIELD + len(fields)] = fields
     table, cache = np.zeros(TABLE_HEAD, np.int64), np.zeros(64, np.uint8)
     table[NUM_ROWS] = rows
-    work = np.full(WORK_HEAD + (16 << 20), ORDINARY, np.uint8)
+    work = _ordinary(SCRATCH_AT + team.num_threads * SCRATCH_BYTES)
+    table[SCRATCH], table[SCRATCH_STRIDE] = SCRATCH_AT, SCRATCH_BYTES
     kernels, times = jit.addresses([compiled]), []
     for _ in range(rounds + 1):
         control = np.zeros(CONTROL_HEAD + COUNTERS, np.int64)
@@ -153,7 +167,7 @@ def read_bandwidth(num_threads: int, rounds: int = 7) -> float:
     The best of several kernels, over at least four times the last-level cache.
     """
     size = max(SMALLEST_BYTES, 4 * last_level_cache_bytes()) // CHUNK_BYTES * CHUNK_BYTES
-    memory = np.ones(size + CHUNK_BYTES, np.uint8)
+    memory = _ordinary(size + CHUNK_BYTES)
     team = Team(num_threads)
     try:
         times = [
@@ -178,7 +192,7 @@ def int_dot_peak(num_threads: int, rounds: int = 7) -> float:
 def matmul_rate(num_threads: int, rounds: int = 7) -> float:
     """Operations a second of the 4-bit matmul itself: 256 rows times a matrix of [3072, 576], from cache."""
     rows, width, panels = 256, 576, 192
-    weights = np.full(panels * (width // 32) * matmul.GROUP_BYTES["q4_1"], ORDINARY, np.uint8)
+    weights = _ordinary(panels * (width // 32) * matmul.GROUP_BYTES["q4_1"])
     x_stride = quantised_row_bytes(width)
     values = {
         "w": 0,
@@ -193,6 +207,7 @@ def matmul_rate(num_threads: int, rounds: int = 7) -> float:
         "is_last": 0,
         "chunk_panels": 2,
         "chunk_rows": rows,
+        "stride_panels": 2 * num_threads,
     }
     fields = tuple(values[name] for name in matmul.MM._fields)
     team = Team(num_threads)

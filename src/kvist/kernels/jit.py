@@ -169,7 +169,7 @@ def kernel(signature: Any = None) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         if IS_JIT_OFF:
             return function
-        dispatcher = _cached(numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function))
+        dispatcher = _cached(numba.njit(nogil=True, error_model="numpy", boundscheck=False, _nrt=False)(function))
         if signature is not None:
             dispatcher.compile(signature)
             dispatcher.disable_compile()
@@ -182,14 +182,14 @@ def inline(function: Callable[..., Any]) -> Any:
     """A piece of a kernel: always compiled into its caller."""
     if IS_JIT_OFF:
         return function
-    return numba.njit(nogil=True, error_model="numpy", boundscheck=False, forceinline=True)(function)
+    return numba.njit(nogil=True, error_model="numpy", boundscheck=False, forceinline=True, _nrt=False)(function)
 
 
 def called(function: Callable[..., Any]) -> Any:
     """A piece of a kernel that is compiled once and called: for what is long and used in several places."""
     if IS_JIT_OFF:
         return function
-    return numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)
+    return numba.njit(nogil=True, error_model="numpy", boundscheck=False, _nrt=False)(function)
 
 
 def addresses(kernels: list[Any]) -> Any:

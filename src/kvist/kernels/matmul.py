@@ -1,7 +1,8 @@
 """Matrix times activations, for weights in panels of 16 output rows.
 
 One output element is one fixed sequence of operations over the inputs, whatever the number of rows, the tile or the
-thread: the tile's row count is a compile-time constant of the same code.
+thread. A tile is some rows times one panel, or, where there are many rows and registers, times two: what is loaded of
+the activations then serves both. 4-bit weights are widened to bytes first, once for all tiles of a chunk.
 
 Forms of a panel, inputs padded with zeros to a multiple of 32:
 
@@ -18,13 +19,13 @@ Byte i of a nibble pair's lane holds inputs 8j + i (low four bits) and 8j + 4 + 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvist.kernels import target
-from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import GROUP, LANES, NUM_OUTPUTS, NUM_ROWS, fields
+from kvist.kernels.jit import SIGNATURE, called, inline, kernel
+from kvist.kernels.layout import GROUP, LANES, NUM_OUTPUTS, NUM_ROWS, SCRATCH, SCRATCH_STRIDE, fields
 from kvist.kernels.simd import (
     add,
     bf16_even,
@@ -46,6 +47,7 @@ from kvist.kernels.simd import (
     splat_rows_f32,
     splat_rows_i32,
     static,
+    store,
     store_rows,
     to_f32,
     value,
@@ -66,9 +68,28 @@ GROUP_BYTES = {
 """Bytes that one group of 32 inputs takes in a panel of 16 output rows."""
 QUANTISED = ("q8_0", "q4_0", "q4_1")
 
-MM = fields("w panels width x x_stride out out_stride bias adds is_last chunk_panels chunk_rows")
+MM = fields("w panels width x x_stride out out_stride bias adds is_last chunk_panels chunk_rows stride_panels")
+PANEL_BYTES = LANES * 4
+"""Bytes of a panel's outputs, and of its biases."""
+LINE_BYTES = 64
+LINES_AHEAD = 4
+"""Cache lines of the next weights that are asked for at each group: three tiles ask for all of a pair of panels."""
+WIDE_BYTES = 640
+"""Bytes that a group of a 4-bit panel takes where it was widened."""
 AHEAD = 2048
 """How many bytes ahead of the weights in use the next ones are asked for."""
+
+
+@inline
+def load_pair(memory, panel, k, form):
+    """The weights of inputs ``k`` and ``k`` + 1 of a panel, as f32."""
+    if value(form) == BF16:
+        pair = load_i32(memory, panel + k * 32, LANES)
+        return bf16_even(pair), bf16_odd(pair)
+    if value(form) == F16:
+        even, odd = load_u16(memory, panel + k * 32, LANES), load_u16(memory, panel + k * 32 + 32, LANES)
+        return half_to_f32(even), half_to_f32(odd)
+    return load_f32(memory, panel + k * 64, LANES), load_f32(memory, panel + k * 64 + 64, LANES)
 
 
 @inline
@@ -76,17 +97,44 @@ def dots_floats(weights, panel, work, x, stride, width, rows, form):
     """[rows, 16] dot products; even and odd inputs apart, added at the end."""
     even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
     for k in range(0, width, 2):
-        if value(form) == BF16:
-            pair = load_i32(weights, panel + k * 32, LANES)
-            w_even, w_odd = bf16_even(pair), bf16_odd(pair)
-        elif value(form) == F16:
-            w_even = half_to_f32(load_u16(weights, panel + k * 32, LANES))
-            w_odd = half_to_f32(load_u16(weights, panel + k * 32 + 32, LANES))
-        else:
-            w_even, w_odd = load_f32(weights, panel + k * 64, LANES), load_f32(weights, panel + k * 64 + 64, LANES)
+        w_even, w_odd = load_pair(weights, panel, k, form)
         even = fma(splat_rows_f32(work, x + k * 4, stride, rows, LANES), w_even, even)
         odd = fma(splat_rows_f32(work, x + k * 4 + 4, stride, rows, LANES), w_odd, odd)
     return add(even, odd)
+
+
+@inline
+def ask_ahead(weights, ahead, lines):
+    """Ask for the next ``lines`` cache lines of what this thread multiplies with next; returns what is left of it.
+
+    At the end it asks for the last ones again: a branch would cost more.
+    """
+    at, end = ahead
+    for line in range(lines):
+        prefetch(weights, at + line * LINE_BYTES)
+    return min(at + lines * LINE_BYTES, end), end
+
+
+@inline
+def pair_floats(weights, memory, a, b, work, x, stride, width, ahead, rows, form):
+    """The same with each of two panels; returns also how far the next ones were asked for."""
+    even_a, odd_a = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    even_b, odd_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    for k in range(0, width, 2):
+        a_even, a_odd = load_pair(memory, a, k, form)
+        b_even, b_odd = load_pair(memory, b, k, form)
+        x_even = splat_rows_f32(work, x + k * 4, stride, rows, LANES)
+        even_a, even_b = fma(x_even, a_even, even_a), fma(x_even, b_even, even_b)
+        x_odd = splat_rows_f32(work, x + k * 4 + 4, stride, rows, LANES)
+        odd_a, odd_b = fma(x_odd, a_odd, odd_a), fma(x_odd, b_odd, odd_b)
+        ahead = ask_ahead(weights, ahead, 1)
+    return add(even_a, odd_a), add(even_b, odd_b), ahead
+
+
+@inline
+def start_of(work, sums, stride, rows, zero_point):
+    """What a group's integer dot products start from: the zero point times the sum of the activations."""
+    return mul_i32(splat_rows_i32(work, sums, stride, rows, LANES), splat_i32(np.int32(zero_point), LANES))
 
 
 @inline
@@ -98,9 +146,7 @@ def dots_q8(weights, panel, work, x, stride, width, rows, form):
     for g in range(count):
         at = panel + g * Q8_0_BYTES
         prefetch(weights, at + AHEAD)
-        total = mul_i32(
-            splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(np.int32(-128), LANES)
-        )
+        total = start_of(work, scales + (count + g) * 4, stride, rows, -128)
         for j in range(8):
             w = load_i32(weights, at + j * 64, LANES)
             total = dot4(total, w, splat_rows_i32(work, x + g * GROUP + j * 4, stride, rows, LANES))
@@ -116,12 +162,9 @@ def dots_q4(weights, panel, work, x, stride, width, rows, form):
     scales = x + width
     count = width // GROUP
     group_bytes = Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES
-    zero_point = np.int32(0 if value(form) == Q4_1 else -8)
     for g in range(count):
         at = panel + g * group_bytes
-        total = mul_i32(
-            splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES), splat_i32(zero_point, LANES)
-        )
+        total = start_of(work, scales + (count + g) * 4, stride, rows, 0 if value(form) == Q4_1 else -8)
         for j in range(4):
             w = load_i32(weights, at + j * 64, LANES)
             xs = x + g * GROUP + j * 8
@@ -136,14 +179,190 @@ def dots_q4(weights, panel, work, x, stride, width, rows, form):
 
 
 @inline
-def tile(weights, panel, work, x, x_stride, width, out, out_stride, bias, adds, rows, form, dots):
-    """``rows`` activations times one panel, to [rows, 16] of the output; ``dots`` is the form's own inner sequence."""
-    acc = dots(weights, panel, work, x, x_stride, width, rows, form)
-    if bias >= 0:
+def pair_dots(memory, a, b, work, x, stride, start, rows):
+    """A group's integer dot products with the bytes of two panels, from ``start``."""
+    total_a, total_b = start, start
+    for j in range(8):
+        bytes_of_x = splat_rows_i32(work, x + j * 4, stride, rows, LANES)
+        total_a = dot4(total_a, load_i32(memory, a + j * 64, LANES), bytes_of_x)
+        total_b = dot4(total_b, load_i32(memory, b + j * 64, LANES), bytes_of_x)
+    return total_a, total_b
+
+
+@inline
+def pair_q8(weights, memory, a, b, work, x, stride, width, ahead, rows, form):
+    """``dots_q8`` with each of two panels."""
+    acc_a, acc_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    scales = x + width
+    count = width // GROUP
+    for g in range(count):
+        start = start_of(work, scales + (count + g) * 4, stride, rows, -128)
+        total_a, total_b = pair_dots(memory, a, b, work, x + g * GROUP, stride, start, rows)
+        scale = splat_rows_f32(work, scales + g * 4, stride, rows, LANES)
+        acc_a = fma(to_f32(total_a), mul(scale, half_to_f32(load_u16(memory, a + 512, LANES))), acc_a)
+        acc_b = fma(to_f32(total_b), mul(scale, half_to_f32(load_u16(memory, b + 512, LANES))), acc_b)
+        a, b, ahead = a + Q8_0_BYTES, b + Q8_0_BYTES, ask_ahead(weights, ahead, LINES_AHEAD)
+    return acc_a, acc_b, ahead
+
+
+@inline
+def pair_q4(weights, memory, a, b, work, x, stride, width, ahead, rows, form):
+    """``dots_q4`` with each of two panels that ``widened`` wrote, group by group side by side."""
+    acc_a, acc_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    scales = x + width
+    count = width // GROUP
+    for g in range(count):
+        start = start_of(work, scales + (count + g) * 4, stride, rows, 0 if value(form) == Q4_1 else -8)
+        other = a + WIDE_BYTES
+        total_a, total_b = pair_dots(memory, a, other, work, x + g * GROUP, stride, start, rows)
+        scale = splat_rows_f32(work, scales + g * 4, stride, rows, LANES)
+        acc_a = fma(to_f32(total_a), mul(scale, load_f32(memory, a + 512, LANES)), acc_a)
+        acc_b = fma(to_f32(total_b), mul(scale, load_f32(memory, other + 512, LANES)), acc_b)
+        if value(form) == Q4_1:
+            sums = splat_rows_f32(work, scales + (2 * count + g) * 4, stride, rows, LANES)
+            acc_a = fma(load_f32(memory, a + 576, LANES), sums, acc_a)
+            acc_b = fma(load_f32(memory, other + 576, LANES), sums, acc_b)
+        a, ahead = a + 2 * WIDE_BYTES, ask_ahead(weights, ahead, LINES_AHEAD)
+    return acc_a, acc_b, ahead
+
+
+@called
+def widen_panel(weights, panel, work, out, width, form):
+    """Write a 4-bit panel as [group]([8][16][4] u8, [16] f32 scale, [16] f32 minimum, 640 bytes of another panel)."""
+    for _ in range(width // GROUP):
+        for j in range(4):
+            w = load_i32(weights, panel + j * 64, LANES)
+            store(work, out + j * 128, low_nibbles(w))
+            store(work, out + j * 128 + 64, high_nibbles(w))
+        store(work, out + 512, half_to_f32(load_u16(weights, panel + 256, LANES)))
+        if value(form) == Q4_1:
+            store(work, out + 576, half_to_f32(load_u16(weights, panel + 288, LANES)))
+        panel, out = panel + (Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES), out + 2 * WIDE_BYTES
+
+
+@inline
+def as_they_are(weights, a, b, work, scratch, width, form):
+    """Two panels where they stand."""
+    return weights, a, b
+
+
+@inline
+def widened(weights, a, b, work, scratch, width, form):
+    """Two panels of 4-bit weights, a byte each, written once for many rows."""
+    widen_panel(weights, a, work, scratch, width, form)
+    widen_panel(weights, b, work, scratch + WIDE_BYTES, width, form)
+    return work, scratch, scratch + WIDE_BYTES
+
+
+class Task(NamedTuple):
+    """Rows ``row`` to ``end_row`` - 1 of ``x``, and where their products with a panel go: offsets of row 0."""
+
+    row: int
+    end_row: int
+    width: int
+    x: int
+    x_stride: int
+    out: int
+    out_stride: int
+    bias: int
+    adds: int
+
+
+class Ways(NamedTuple):
+    """What is compiled: the weights' form, most rows of a tile, and the form's own inner sequence of operations."""
+
+    form: Any
+    rows: Any
+    dots: Any
+
+
+class PairWays(NamedTuple):
+    """The same for tiles of two panels, of ``rows`` or of ``fewer`` rows; ``source`` says where the panels stand."""
+
+    form: Any
+    rows: Any
+    fewer: Any
+    dots: Any
+    source: Any
+
+
+@inline
+def write_tile(weights, work, task, row, out, bias, acc, rows):
+    """Write a tile's products, bias and what is there already added."""
+    if task.bias >= 0:
         acc = add(acc, load_f32(weights, bias, LANES))
-    if adds:
-        acc = add(acc, load_rows_f32(work, out, out_stride, rows, LANES))
-    store_rows(work, out, out_stride, acc)
+    at = out + row * task.out_stride
+    if task.adds:
+        acc = add(acc, load_rows_f32(work, at, task.out_stride, rows, LANES))
+    store_rows(work, at, task.out_stride, acc)
+
+
+@inline
+def tiles(weights, panel, work, task, row, ways, rows):
+    """As many tiles of ``rows`` rows times one panel as there are left; returns the next row."""
+    while row + value(rows) <= task.end_row:
+        at = task.x + row * task.x_stride
+        acc = ways.dots(weights, panel, work, at, task.x_stride, task.width, rows, ways.form)
+        write_tile(weights, work, task, row, task.out, task.bias, acc, rows)
+        row += value(rows)
+    return row
+
+
+@called
+def multiply_panel(weights, panel, work, task, ways):
+    """The task's rows times one panel."""
+    row = tiles(weights, panel, work, task, task.row, ways, ways.rows)
+    row = tiles(weights, panel, work, task, row, ways, static(2))
+    tiles(weights, panel, work, task, row, ways, static(1))
+
+
+@inline
+def pair_tiles(weights, memory, a, b, work, task, row, count, ahead, ways, rows):
+    """``count`` tiles of ``rows`` rows times two panels; returns the next row, and what is left to be asked for."""
+    for _ in range(count):
+        at = task.x + row * task.x_stride
+        acc_a, acc_b, ahead = ways.dots(
+            weights, memory, a, b, work, at, task.x_stride, task.width, ahead, rows, ways.form
+        )
+        write_tile(weights, work, task, row, task.out, task.bias, acc_a, rows)
+        write_tile(weights, work, task, row, task.out + PANEL_BYTES, task.bias + PANEL_BYTES, acc_b, rows)
+        row += value(rows)
+    return row, ahead
+
+
+@called
+def multiply_pair(weights, a, b, work, scratch, task, ahead, ways):
+    """As many of the task's rows times two panels as whole tiles make; returns the next row.
+
+    ``ahead``: the start and end of the weights that this thread is likely to multiply with next.
+    """
+    memory, wide_a, wide_b = ways.source(weights, a, b, work, scratch, task.width, ways.form)
+    count, most, less = task.end_row - task.row, value(ways.rows), value(ways.fewer)
+    fewer = -count % most
+    if fewer * less > count:
+        fewer = 1 if count % most == less else 0
+    most_tiles = (count - fewer * less) // most
+    row = task.row
+    row, ahead = pair_tiles(weights, memory, wide_a, wide_b, work, task, row, most_tiles, ahead, ways, ways.rows)
+    row, ahead = pair_tiles(weights, memory, wide_a, wide_b, work, task, row, fewer, ahead, ways, ways.fewer)
+    return row
+
+
+@inline
+def rest_of(task, row, panel):
+    """What is left of a task from ``row`` on, for the panel ``panel`` panels further."""
+    bias = task.bias + panel * PANEL_BYTES if task.bias >= 0 else task.bias
+    return Task(
+        row,
+        task.end_row,
+        task.width,
+        task.x,
+        task.x_stride,
+        task.out + panel * PANEL_BYTES,
+        task.out_stride,
+        bias,
+        task.adds,
+    )
 
 
 @inline
@@ -160,58 +379,81 @@ def panel_bytes(width, form):
 
 
 @inline
-def matmul(chunk, line, program, table, weights, work, form, tile_rows, dots):
-    """A chunk is some panels times some rows."""
+def task_of(chunk, line, program, table, across):
+    """The rows of a chunk, for panel 0."""
+    first_row = chunk // across * program[line, MM.chunk_rows]
+    num_rows = table[NUM_OUTPUTS] if program[line, MM.is_last] else table[NUM_ROWS]
+    return Task(
+        first_row,
+        min(num_rows, first_row + program[line, MM.chunk_rows]),
+        program[line, MM.width],
+        program[line, MM.x],
+        program[line, MM.x_stride],
+        program[line, MM.out],
+        program[line, MM.out_stride],
+        program[line, MM.bias],
+        program[line, MM.adds],
+    )
+
+
+@inline
+def matmul(chunk, thread, line, program, table, weights, work, ways, pairs):
+    """A chunk is some panels times some rows; many rows take two panels at a time."""
     panels, chunk_panels = program[line, MM.panels], program[line, MM.chunk_panels]
     across = (panels + chunk_panels - 1) // chunk_panels
-    first_panel, first_row = chunk % across * chunk_panels, chunk // across * program[line, MM.chunk_rows]
-    num_rows = table[NUM_OUTPUTS] if program[line, MM.is_last] else table[NUM_ROWS]
-    end_row = min(num_rows, first_row + program[line, MM.chunk_rows])
-    width, bias, adds = program[line, MM.width], program[line, MM.bias], program[line, MM.adds]
-    x_stride, out_stride = program[line, MM.x_stride], program[line, MM.out_stride]
-    size = panel_bytes(width, form)
-    for p in range(first_panel, min(panels, first_panel + chunk_panels)):
-        panel = program[line, MM.w] + p * size
-        panel_bias = bias + p * 64 if bias >= 0 else bias
-        row = first_row
-        x, out = program[line, MM.x] + row * x_stride, program[line, MM.out] + row * out_stride + p * 64
-        while row + value(tile_rows) <= end_row:
-            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, tile_rows, form, dots)
-            row, x, out = row + value(tile_rows), x + value(tile_rows) * x_stride, out + value(tile_rows) * out_stride
-        while row + 2 <= end_row:
-            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(2), form, dots)
-            row, x, out = row + 2, x + 2 * x_stride, out + 2 * out_stride
-        if row < end_row:
-            tile(weights, panel, work, x, x_stride, width, out, out_stride, panel_bias, adds, static(1), form, dots)
+    task = task_of(chunk, line, program, table, across)
+    size = panel_bytes(task.width, ways.form)
+    p = chunk % across * chunk_panels
+    end = min(panels, p + chunk_panels)
+    if task.end_row - task.row >= value(pairs.rows):
+        scratch = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
+        while p + 2 <= end:
+            at = program[line, MM.w] + p * size
+            to = at + 2 * size if p + 4 <= end else at + program[line, MM.stride_panels] * size
+            ahead = to, min(to + 2 * size, program[line, MM.w] + panels * size)
+            row = multiply_pair(weights, at, at + size, work, scratch, rest_of(task, task.row, p), ahead, pairs)
+            for panel in range(2):
+                multiply_panel(weights, at + panel * size, work, rest_of(task, row, p + panel), ways)
+            p += 2
+    while p < end:
+        multiply_panel(weights, program[line, MM.w] + p * size, work, rest_of(task, task.row, p), ways)
+        p += 1
+
+
+@inline
+def matmul_singly(chunk, thread, line, program, table, weights, work, ways, pairs):
+    """The same where no two panels fit the registers at a time."""
+    panels, chunk_panels = program[line, MM.panels], program[line, MM.chunk_panels]
+    across = (panels + chunk_panels - 1) // chunk_panels
+    task = task_of(chunk, line, program, table, across)
+    size = panel_bytes(task.width, ways.form)
+    first = chunk % across * chunk_panels
+    for p in range(first, min(panels, first + chunk_panels)):
+        multiply_panel(weights, program[line, MM.w] + p * size, work, rest_of(task, task.row, p), ways)
+
+
+DOTS = {F32: dots_floats, F16: dots_floats, BF16: dots_floats, Q8_0: dots_q8, Q4_0: dots_q4, Q4_1: dots_q4}
+PAIR_DOTS = {F32: pair_floats, F16: pair_floats, BF16: pair_floats, Q8_0: pair_q8, Q4_0: pair_q4, Q4_1: pair_q4}
+"""Inner sequences by form: with one panel, and with two. Only what a model needs is compiled."""
 
 
 def matmul_kernel(form: int) -> Any:
-    """The kernel that multiplies with weights of one form; only that form's inner sequence is compiled."""
-    rows = target.current().tile_rows
-    if form < Q8_0:
-        return _floats_kernel(form, rows)
-    return _q8_kernel(form, rows) if form == Q8_0 else _q4_kernel(form, rows)
+    """The kernel that multiplies with weights of one form."""
+    rows, pair_rows = target.current().tile_rows, target.current().pair_rows
+    fewer = pair_rows - 1
+    dots, pair = DOTS[form], PAIR_DOTS[form]
+    source = widened if form in (Q4_0, Q4_1) else as_they_are
+    multiply = matmul if pair_rows else matmul_singly
 
-
-def _floats_kernel(form: int, rows: int) -> Any:
     @kernel(SIGNATURE)
-    def run_floats(chunk, thread, line, program, table, weights, cache, work):
-        matmul(chunk, line, program, table, weights, work, static(form), static(rows), dots_floats)
+    def run_matmul(chunk, thread, line, program, table, weights, cache, work):
+        ways = Ways(static(form), static(rows), dots)
+        pairs = PairWays(static(form), static(pair_rows), static(fewer), pair, source)
+        multiply(chunk, thread, line, program, table, weights, work, ways, pairs)
 
-    return run_floats
-
-
-def _q8_kernel(form: int, rows: int) -> Any:
-    @kernel(SIGNATURE)
-    def run_q8(chunk, thread, line, program, table, weights, cache, work):
-        matmul(chunk, line, program, table, weights, work, static(form), static(rows), dots_q8)
-
-    return run_q8
+    return run_matmul
 
 
-def _q4_kernel(form: int, rows: int) -> Any:
-    @kernel(SIGNATURE)
-    def run_q4(chunk, thread, line, program, table, weights, cache, work):
-        matmul(chunk, line, program, table, weights, work, static(form), static(rows), dots_q4)
-
-    return run_q4
+def scratch_bytes(width: int) -> int:
+    """Scratch that one thread needs for matrices of ``width`` inputs."""
+    return 2 * -(-width // GROUP) * WIDE_BYTES

@@ -28,6 +28,7 @@ class Target:
 
     name: str
     tile_rows: int
+    pair_rows: int
     query_rows: int
 
 
@@ -49,14 +50,14 @@ def current() -> Target:
     """The target of this process."""
     found = features()
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
-        return Target("avx512vnni", tile_rows=8, query_rows=6)
+        return Target("avx512vnni", tile_rows=4, pair_rows=5, query_rows=6)
     if {"avx512f", "avx512bw"} <= found:
-        return Target("avx512", tile_rows=8, query_rows=6)
+        return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6)
     if {"avx2", "fma"} <= found:
-        return Target("avx2", tile_rows=4, query_rows=3)
+        return Target("avx2", tile_rows=4, pair_rows=0, query_rows=3)
     if platform.machine().lower() in ("aarch64", "arm64"):
-        return Target("neon", tile_rows=4, query_rows=3)
-    return Target("generic", tile_rows=4, query_rows=3)
+        return Target("neon", tile_rows=4, pair_rows=0, query_rows=3)
+    return Target("generic", tile_rows=4, pair_rows=0, query_rows=3)
 
 
 def check_supported() -> None:

@@ -17,6 +17,7 @@ from kvist.cache.kv_cache import KvCache
 from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
 from kvist.kernels import target
+from kvist.kernels.arena import new_arena
 from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, SPANS, STATUS, line_and_row
 from kvist.kernels.tally import unit_rows
 from kvist.kernels.team import Team
@@ -60,7 +61,7 @@ class _Workspace:
         self._allocate(1)
 
     def _allocate(self, num_outputs: int) -> None:
-        self.work = np.zeros(self.logits + num_outputs * self.logits_stride, np.uint8)
+        self.work = new_arena(self.logits + num_outputs * self.logits_stride)
         self.status = self.work[STATUS : STATUS + 8].view(np.int64)
 
     def make_room(self, num_outputs: int) -> None:

@@ -120,6 +120,7 @@ def _matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     yield Extent("weights", at.w, at.panels * _panel_bytes(at.width, form))
     if at.bias >= 0:
         yield Extent("weights", at.bias, at.panels * PANEL_ROWS * 4)
+    yield Extent("scratch", 0, matmul.scratch_bytes(at.width))
     is_quantised = FORM_NAMES[form] in matmul.QUANTISED
     yield _rows(at.x, at.x_stride, _activations(at.width, is_quantised), limits.num_rows)
     assert not at.is_last or at.out_stride == limits.logits_stride, (at.out_stride, limits.logits_stride)

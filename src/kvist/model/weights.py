@@ -17,6 +17,7 @@ import numpy.typing as npt
 from kvist.checkpoint.files import Checkpoint, find_tensor
 from kvist.errors import CheckpointError, UnsupportedError
 from kvist.kernels import matmul, packing
+from kvist.kernels.arena import new_arena
 from kvist.kernels.layout import PANEL_ROWS, padded
 from kvist.kernels.matmul import FORMS, GROUP_BYTES
 from kvist.kernels.static import Static
@@ -202,7 +203,7 @@ class Packer:
 
     def fill(self, num_threads: int) -> Arena:
         """Allocate the arena and fill it."""
-        arena = np.zeros(self._size + 64, np.uint8)
+        arena = new_arena(self._size + 64)
         jobs = [job for fill in self._fills for job in fill(arena)]
         with ThreadPoolExecutor(num_threads) as pool:
             for done in [pool.submit(job) for job in jobs]:

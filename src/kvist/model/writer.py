@@ -96,7 +96,9 @@ class Writer:
         if self.has_tallies:
             shares = [layer.num_heads // layer.num_kv_heads for layer in self.model.layers]
             tally_bytes = max(tally.scratch_bytes(self.num_spans, share) for share in shares)
-        return max(tally_bytes, 4 * max(self.wide, self.mlp), attention.scratch_bytes(dims, queries), 8 * dims)
+        widest = max(self.wide, self.mlp, self.attended_stride // 4)
+        attending = attention.scratch_bytes(dims, queries)
+        return max(tally_bytes, 4 * widest, matmul.scratch_bytes(widest), attending, 8 * dims)
 
     def write(self, *, is_few: bool, has_tallies: bool = False) -> Program:
         """The program for passes of few rows, or of many: they differ in how matrices are divided into chunks.
@@ -206,6 +208,7 @@ class Writer:
                 "is_last": is_last,
                 "chunk_panels": chunk_panels,
                 "chunk_rows": self.max_rows,
+                "stride_panels": chunk_panels * self.num_threads,
             }
             kernel = self.kernels.number(matmul.matmul_kernel, matmul.FORMS[matrix.form])
             counts = Counts(if_outputs=across) if is_last else Counts(fixed=across)
