@@ -13,7 +13,17 @@ from tiny.blocks import WEIGHT_TYPES, Packed, packed, unpacked, wild
 from tiny.stream import Stream
 
 from kvist.kernels import matmul, packing
-from kvist.kernels.layout import FIELDS, GROUP, NUM_ROWS, PANEL_ROWS, SCRATCH, TABLE_HEAD, padded, quantised_row_bytes
+from kvist.kernels.layout import (
+    FIELDS,
+    GROUP,
+    GROUP_BYTES,
+    NUM_ROWS,
+    PANEL_ROWS,
+    SCRATCH,
+    TABLE_HEAD,
+    padded,
+    quantised_row_bytes,
+)
 from kvist.kernels.static import Static
 from kvist.model.convert import row_bytes
 
@@ -24,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 def panels(weights: Packed, rows: int, columns: int) -> Array:
     """The matrix as the kernel takes it, its rows filled up to whole panels."""
-    num_bytes = padded(rows, PANEL_ROWS) // PANEL_ROWS * (padded(columns) // GROUP) * matmul.GROUP_BYTES[weights.type]
+    num_bytes = padded(rows, PANEL_ROWS) // PANEL_ROWS * (padded(columns) // GROUP) * GROUP_BYTES[weights.type]
     arena, order = np.zeros(num_bytes, np.uint8), np.full(padded(rows, PANEL_ROWS), -1, np.int64)
     order[:rows] = np.arange(rows)
     raw = weights.raw.copy()

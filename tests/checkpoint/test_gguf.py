@@ -206,13 +206,13 @@ def file_is_released_with(view: np.ndarray) -> bool:
 
 
 def test_a_missing_tensor_and_an_unsupported_type_are_named_when_they_are_read(tmp_path) -> None:
-    tensors = [Tensor("good", (32,), 2, 0), Tensor("bad", (256,), 12, 32)]
+    tensors = [Tensor("good", (32,), 2, 0), Tensor("bad", (256,), 15, 32)]
     file = GgufFile(
-        write(tmp_path / "x.gguf", gguf_bytes([("general.architecture", text("gpt2"))], tensors, bytes(32 + 144)))
+        write(tmp_path / "x.gguf", gguf_bytes([("general.architecture", text("gpt2"))], tensors, bytes(32 + 292)))
     )
-    assert file.tensors["bad"].num_bytes == 144
+    assert file.tensors["bad"].num_bytes == 292
     assert len(file.raw("good")) == 18
-    with pytest.raises(UnsupportedError, match=r'"bad".*"q4_k"; supported: f32, f16, bf16, q8_0, q4_0, q4_1'):
+    with pytest.raises(UnsupportedError, match=r'"bad".*"q8_k"; supported: f32, f16, bf16, q8_0, q4_0, q4_1'):
         file.raw("bad")
     with pytest.raises(CheckpointError, match='no tensor "ugly"'):
         file.raw("ugly")
@@ -222,10 +222,10 @@ def test_check_supported_looks_at_all_tensors_or_at_those_that_are_named(tmp_pat
     keys = [(key, scalar(4, 32)) for key in ("gpt2.embedding_length", "gpt2.feed_forward_length", "gpt2.block_count")]
     keys += [(key, scalar(4, 1)) for key in ("gpt2.attention.head_count", "gpt2.context_length", "gpt2.vocab_size")]
     keys += [("gpt2.attention.layer_norm_epsilon", scalar(6, 1e-5)), ("general.architecture", text("gpt2"))]
-    tensors = [Tensor("good", (32,), 2, 0), Tensor("bad", (256,), 12, 32)]
-    file = GgufFile(write(tmp_path / "x.gguf", gguf_bytes(keys, tensors, bytes(32 + 144))))
+    tensors = [Tensor("good", (32,), 2, 0), Tensor("bad", (256,), 15, 32)]
+    file = GgufFile(write(tmp_path / "x.gguf", gguf_bytes(keys, tensors, bytes(32 + 292))))
     check_supported(file, ["good"])
-    with pytest.raises(UnsupportedError, match="q4_k"):
+    with pytest.raises(UnsupportedError, match="q8_k"):
         check_supported(file)
 
 

@@ -35,6 +35,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvist.checkpoint.files import READABLE_TYPES
+from kvist.checkpoint.ggml_types import GGML_TYPES
 from kvist.checkpoint.gguf import GgufFile
 from kvist.errors import CheckpointError
 
@@ -157,6 +158,22 @@ LIES = {
     "a size without end": (one_tensor(Tensor("t", (HUGE,), 0, 0)), "the file has"),
     "sizes whose product wraps to 0": (one_tensor(Tensor("t", (1 << 32, 1 << 32), 0, 0)), "the file has"),
     "a row of half a block": (one_tensor(Tensor("t", (48, 2), 2, 0)), r"whole blocks of 32 \(q4_0\)"),
+    **{
+        f"a row of half a block of {kind.name}": (
+            one_tensor(Tensor("t", (kind.block_elements // 2, 2), number, 0), bytes(4096)),
+            rf"whole blocks of {kind.block_elements} \({kind.name}\)",
+        )
+        for number, kind in GGML_TYPES.items()
+        if kind.block_elements > 1
+    },
+    **{
+        f"a byte missing of {kind.name}": (
+            one_tensor(Tensor("t", (kind.block_elements, 2), number, 0), bytes(2 * kind.block_bytes - 1)),
+            "ends at byte",
+        )
+        for number, kind in GGML_TYPES.items()
+        if kind.block_elements > 1
+    },
     "no sizes for a packed type": (one_tensor(Tensor("t", (), 2, 0)), "whole blocks of 32"),
     "unknown tensor type": (one_tensor(Tensor("t", (32,), 4, 0)), "unknown type 4"),
     "tensor type without end": (one_tensor(Tensor("t", (32,), (1 << 32) - 1, 0)), "unknown type 4294967295"),

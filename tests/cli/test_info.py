@@ -172,3 +172,14 @@ def test_the_real_model(kvist: Command) -> None:
     assert lines["layers"] == "30 full, 9 heads over 3 KV heads of 64"
     assert found["num_parameters"] == 134_515_008
     assert found["rope"]["base"] == 100_000
+
+
+def test_types_that_become_others(kvist: Command, tmp_path: Path) -> None:
+    """What the weights take in memory is said where it isn't what they take in the file."""
+    tensors = [Tensor("token_embd.weight", (256, 3), 14, 0), Tensor("output_norm.weight", (4,), 0, 640)]
+    keys = [*SMALL_KEYS, ("tokenizer.ggml.model", text("none"))]
+    (tmp_path / "model.gguf").write_bytes(gguf_bytes(keys, tensors, bytes(640 + 16)))
+    lines, found = shown(kvist, str(tmp_path / "model.gguf"))
+    assert lines["weights"] == "646 B, in memory 4.38 KiB: q6_k 630 B (loaded as q8_0, 4.25 KiB), f32 16 B"
+    assert found["kept_as"][0] == {"type": "q6_k", "form": "q8_0", "file_bytes": 630, "kept_bytes": 16 * 8 * 34}
+    assert found["loaded_bytes"] == 16 * 8 * 34 + 128

@@ -18,6 +18,7 @@ from tiny.stream import Stream
 from kvist.kernels import elementwise, matmul, packing
 from kvist.kernels.layout import (
     GROUP,
+    GROUP_BYTES,
     NUM_OUTPUTS,
     NUM_ROWS,
     PANEL_ROWS,
@@ -41,7 +42,7 @@ class Product:
         self.weights, order = packed(form, ROWS_OUT, WIDTH, 7), np.full(padded(ROWS_OUT, PANEL_ROWS), -1, np.int64)
         order[:ROWS_OUT] = np.arange(ROWS_OUT)
         self.num_panels = order.size // PANEL_ROWS
-        self.panels = np.zeros(self.num_panels * WIDTH // GROUP * matmul.GROUP_BYTES[form], np.uint8)
+        self.panels = np.zeros(self.num_panels * WIDTH // GROUP * GROUP_BYTES[form], np.uint8)
         raw = self.weights.raw.copy()
         raw.flags.writeable = False
         packing.pack(
@@ -143,7 +144,7 @@ def check_packing(form: str, width: int, wanted: Array) -> None:
     raw.flags.writeable = False
     order = np.full(padded(len(wanted), PANEL_ROWS), -1, np.int64)
     order[: len(wanted)] = wanted
-    num_panels, panel_bytes = order.size // PANEL_ROWS, padded(width) // GROUP * matmul.GROUP_BYTES[form]
+    num_panels, panel_bytes = order.size // PANEL_ROWS, padded(width) // GROUP * GROUP_BYTES[form]
     target = np.zeros(64 + num_panels * panel_bytes + 64, np.uint8)
     packing.check_pack(raw.reshape(-1), size, order, target, 64, num_panels * panel_bytes, form)
     for first, end in ((1, num_panels), (0, min(1, num_panels))):

@@ -13,7 +13,18 @@ from tiny.blocks import WEIGHT_TYPES, packed, unpacked, wild
 from tiny.stream import Stream
 
 from kvist.kernels import elementwise, embedding, matmul, packing, rotary
-from kvist.kernels.layout import GROUP, NUM_ROWS, OUTPUTS, PANEL_ROWS, POSITIONS, STATUS, TABLE_HEAD, TOKENS, padded
+from kvist.kernels.layout import (
+    GROUP,
+    GROUP_BYTES,
+    NUM_ROWS,
+    OUTPUTS,
+    PANEL_ROWS,
+    POSITIONS,
+    STATUS,
+    TABLE_HEAD,
+    TOKENS,
+    padded,
+)
 from kvist.kernels.layout import quantised_row_bytes as num_quantised_bytes
 from kvist.kernels.simd import load_f32, store
 from kvist.kernels.static import Static
@@ -212,7 +223,7 @@ def panels(form: str, raw: Array, rows: int, width: int) -> Array:
     order = np.full(padded(rows, PANEL_ROWS), -1, np.int64)
     order[:rows] = np.arange(rows)
     num_panels = order.size // PANEL_ROWS
-    target = np.zeros(num_panels * (padded(width) // GROUP) * matmul.GROUP_BYTES[form], np.uint8)
+    target = np.zeros(num_panels * (padded(width) // GROUP) * GROUP_BYTES[form], np.uint8)
     source = raw.copy()
     source.flags.writeable = False
     packing.pack(source, row_bytes(form, width), order, width, target, 0, 0, num_panels, Static(matmul.FORMS[form]))

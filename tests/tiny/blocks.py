@@ -12,6 +12,11 @@ from gguf.quants import dequantize, quantize
 from tiny.stream import Stream
 
 WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+CONVERTED_TYPES = (
+    "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs",
+    "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
+)  # fmt: skip
+"""Types that become another form at load."""
 GROUP = 32
 _SCALES = {"q8_0": 1, "q4_0": 1, "q4_1": 2}  # 16-bit numbers before the codes of a group; q4_1: scale, minimum
 
@@ -47,6 +52,35 @@ def wild_halves(stream: Stream, count: int) -> np.ndarray[Any, np.dtype[np.uint1
     bits = stream.raw(count)
     halves = (bits % np.uint64(0x5800) | (bits >> np.uint64(32) & np.uint64(0x8000))).astype(np.uint16)
     return np.where(bits >> np.uint64(61) == 0, np.uint16(0), halves)
+
+
+def random_blocks(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
+    """Return blocks of random bytes, valid in these types, with scales near 0.01 of either sign (mxfp4's and nvfp4's,
+    which have none, above 0)."""
+    elements, num_bytes = gguf.GGML_QUANT_SIZES[_gguf_type(weight_type)]
+    count, stream = rows * columns // elements, Stream(seed, "blocks")
+    blocks = stream.raw(count * num_bytes).astype(np.uint8).reshape(count, num_bytes)
+    scales = stream.raw(count * 4).reshape(count, 4)
+    halves = (0x2000 + scales % 0x0800 + (scales >> 40) % 2 * 0x8000).astype(np.uint16)  # 2^-7 to 2^-6, of any bits
+    if weight_type == "mxfp4":
+        blocks[:, 0] = 120 + scales[:, 0] % 8
+    elif weight_type == "nvfp4":
+        blocks[:, :4] = 0x20 + scales % 0x20
+    elif weight_type == "iq1_m":  # its scale is the upper four bits of four numbers
+        words = blocks[:, 48:].view(np.uint16)
+        words[:] = words & 0x0FFF | ((halves[:, :1] >> np.array([0, 4, 8, 12], np.uint16)) & 15) << 12
+    else:
+        for number, at in enumerate(SCALES_AT[weight_type]):
+            blocks[:, at : at + 2] = halves[:, number : number + 1].view(np.uint8)
+    return unpacked(weight_type, blocks, rows, columns)
+
+
+SCALES_AT = {
+    "q5_0": (0,), "q5_1": (0, 2), "q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,),
+    "iq1_s": (0,), "iq2_xxs": (0,), "iq2_xs": (0,), "iq2_s": (0,), "iq3_xxs": (0,), "iq3_s": (0,), "iq4_nl": (0,),
+    "iq4_xs": (0,), "tq1_0": (52,), "tq2_0": (64,),
+}  # fmt: skip
+"""Where the 16-bit scales of a block stand (and minima: q5_1's second, for one)."""
 
 
 def unpacked(weight_type: str, raw: np.ndarray[Any, np.dtype[np.uint8]], rows: int, columns: int) -> Packed:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-READABLE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+READABLE_TYPES = (
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_s",
+    "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
+)  # fmt: skip
 """Types whose bytes ``Checkpoint.raw`` gives out. Others are listed with name and size, and refused when read."""
 
 MAX_QUOTED_CHARACTERS = 100

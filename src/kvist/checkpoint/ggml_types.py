@@ -61,3 +61,5 @@ GGML_TYPES: dict[int, GgmlType] = {
     41: GgmlType("q1_0", 128, 18),
 }
 """Numbers that are missing belonged to types that the format gave up; no current program writes them."""
+
+BY_NAME = {kind.name: kind for kind in GGML_TYPES.values()}

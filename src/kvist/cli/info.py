@@ -36,7 +36,6 @@ def _on_one_line(value: str) -> str:
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    types = ", ".join(f"{name} {format_bytes(size)}" for name, size in facts["weight_types"].items())
     sizes = f"{facts['num_layers']} layers, width {facts['width']}, MLP {facts['mlp_width']}"
     return [
         ("model", facts["model"]),
@@ -49,11 +48,23 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             "vocabulary",
             f"{facts['vocab_size']}, output {'tied to' if facts['is_tied'] else 'apart from'} the embedding",
         ),
-        ("weights", f"{format_bytes(facts['weights_bytes'])}: {types}"),
+        ("weights", _weights(facts)),
         *_tokenizer_rows(facts),
         ("chat template", _templates(facts["chat_templates"])),
         ("KV cache", _cache(facts["kv"])),
     ]
+
+
+def _weights(facts: dict[str, Any]) -> str:
+    """What the file holds by type, and what becomes another one in memory."""
+    changed = {
+        item["type"]: f" (loaded as {item['form']}, {format_bytes(item['kept_bytes'])})"
+        for item in facts["kept_as"]
+        if item["form"] not in ("f32", item["type"])
+    }
+    types = [f"{name} {format_bytes(size)}{changed.get(name, '')}" for name, size in facts["weight_types"].items()]
+    in_memory = f", in memory {format_bytes(facts['loaded_bytes'])}" if changed else ""
+    return f"{format_bytes(facts['weights_bytes'])}{in_memory}: {', '.join(types)}"
 
 
 def _layers(layer: dict[str, Any]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
+from kvist.model.kept import kept
 from kvist.spec.cache import CacheSpec, allocated_bytes, bytes_per_token, layer_groups
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ def model_facts(files: ModelFiles, cache: CacheSpec) -> dict[str, Any]:
         "is_tied": spec.is_tied,
         "weights_bytes": files.weights_bytes,
         "weight_types": dict(types.most_common()),
+        "loaded_bytes": files.loaded_bytes(None),
+        "kept_as": [asdict(item) for item in kept(tensors.values())],
         "layer_groups": [_layer(group.layer, len(group.layers)) for group in layer_groups(spec, cache)],
         "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
         "tokenizer_vocab_size": tokenizer.vocab_size if tokenizer else None,

@@ -6,6 +6,7 @@ Defaults are those of the classes behind: an option left out is None, and None c
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,6 +172,9 @@ class LoadOptions:
         """Load the weights, reserve the cache and make the kernels ready; Ctrl-C ends the process."""
         from kvist.llm import LLM
 
+        conversion = files.conversion(self.weights)
+        if conversion:
+            sys.stderr.write(conversion + "\n")
         with EndsProcess(), warnings.catch_warnings():
             warnings.simplefilter("ignore", ContextWarning)  # ``shortfall`` says it
             return LLM(

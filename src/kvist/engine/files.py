@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from kvist.engine.defaults import default_params, end_token_ids
 from kvist.engine.request import SamplingParams
 from kvist.errors import RequestError
+from kvist.model import convert, kept
 from kvist.model.families import has_learned_positions
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.model import ModelSpec
@@ -27,7 +27,6 @@ from kvist.spec.model import ModelSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_ELEMENT_BYTES = {"f32": 4, "bf16": 2, "q8": 1.0625, "q4": 0.625}
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -66,11 +65,13 @@ class ModelFiles:
         return sum(tensor.num_bytes for tensor in self.checkpoint.tensors.values())
 
     def loaded_bytes(self, weights: str | None) -> int:
-        """Return about how much memory the weights take when converted to ``weights`` (None: as they are)."""
-        element_bytes = _ELEMENT_BYTES.get(weights or "")
-        if element_bytes is None:
-            return self.weights_bytes
-        return int(element_bytes * sum(prod(tensor.shape) for tensor in self.checkpoint.tensors.values()))
+        """Return about how much memory the weights take, converted to ``weights`` (None: as each type is kept)."""
+        form = convert.WEIGHTS.get(weights or "")
+        return sum(item.kept_bytes for item in kept.kept(self.checkpoint.tensors.values(), form))
+
+    def conversion(self, weights: str | None) -> str | None:
+        """Return a line that says which types become larger ones when they are loaded; None where none do."""
+        return None if weights else kept.notice(self.checkpoint.tensors.values())
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, with BOS where the model wants it. Raises RequestError where it can't."""

@@ -22,6 +22,7 @@ from kvist.kernels.layout import (
     COUNTERS,
     FIELDS,
     FIRST_FIELD,
+    GROUP_BYTES,
     HAS_BARRIER,
     LANES,
     NUM_ROWS,
@@ -192,7 +193,7 @@ def int_dot_peak(num_threads: int, rounds: int = 7) -> float:
 def matmul_rate(num_threads: int, rounds: int = 7) -> float:
     """Operations a second of the 4-bit matmul itself: 256 rows times a matrix of [3072, 576], from cache."""
     rows, width, panels = 256, 576, 192
-    weights = _ordinary(panels * (width // 32) * matmul.GROUP_BYTES["q4_1"])
+    weights = _ordinary(panels * (width // 32) * GROUP_BYTES["q4_1"])
     x_stride = quantised_row_bytes(width)
     values = {
         "w": 0,

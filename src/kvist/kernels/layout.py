@@ -110,6 +110,9 @@ PANEL_ROWS = 16
 GROUP = 32
 """Inputs that share a weight scale, and an activation scale."""
 
+GROUP_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "q8_0": 544, "q4_0": 288, "q4_1": 320}
+"""Bytes that one group of 32 inputs takes in a panel of 16 output rows, by the form of the weights."""
+
 
 def quantised_row_bytes(width: int) -> int:
     """Bytes of a row of activations as int8: the codes, then per group an f32 scale, an int32 sum, their product."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from kvist.kernels import target
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
-from kvist.kernels.layout import GROUP, LANES, NUM_OUTPUTS, NUM_ROWS, SCRATCH, SCRATCH_STRIDE, fields
+from kvist.kernels.layout import GROUP, GROUP_BYTES, LANES, NUM_OUTPUTS, NUM_ROWS, SCRATCH, SCRATCH_STRIDE, fields
 from kvist.kernels.simd import (
     add,
     bf16_even,
@@ -56,16 +56,8 @@ from kvist.kernels.simd import (
 
 F32, F16, BF16, Q8_0, Q4_0, Q4_1 = range(6)
 FORMS = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "q4_1": Q4_1}
-F32_BYTES, HALF_BYTES, Q8_0_BYTES, Q4_0_BYTES, Q4_1_BYTES = 2048, 1024, 544, 288, 320
-GROUP_BYTES = {
-    "f32": F32_BYTES,
-    "f16": HALF_BYTES,
-    "bf16": HALF_BYTES,
-    "q8_0": Q8_0_BYTES,
-    "q4_0": Q4_0_BYTES,
-    "q4_1": Q4_1_BYTES,
-}
-"""Bytes that one group of 32 inputs takes in a panel of 16 output rows."""
+F32_BYTES, HALF_BYTES = GROUP_BYTES["f32"], GROUP_BYTES["f16"]
+Q8_0_BYTES, Q4_0_BYTES, Q4_1_BYTES = (GROUP_BYTES[form] for form in ("q8_0", "q4_0", "q4_1"))
 QUANTISED = ("q8_0", "q4_0", "q4_1")
 
 MM = fields("w panels width x x_stride out out_stride bias adds is_last chunk_panels chunk_rows stride_panels")

@@ -11,13 +11,37 @@ from typing import Any
 import numpy as np
 
 from kvist.kernels.jit import inline, kernel
-from kvist.kernels.layout import GROUP, PANEL_ROWS
-from kvist.kernels.matmul import BF16, F32, FORMS, Q4_0, Q4_1, Q8_0, panel_bytes
-from kvist.kernels.simd import get_i32, get_u16, put_i32, put_u16, value
+from kvist.kernels.layout import GROUP, LANES, PANEL_ROWS
+from kvist.kernels.matmul import BF16, F32, FORMS, Q4_0, Q4_1, Q8_0, Q8_0_BYTES, panel_bytes
+from kvist.kernels.simd import (
+    absolute,
+    first_lane,
+    fma,
+    get_i32,
+    get_u16,
+    half_to_f32,
+    load_f32,
+    load_u16,
+    max_lanes,
+    maximum,
+    minimum,
+    mul,
+    narrow_i8,
+    put_f32,
+    put_i32,
+    put_u16,
+    rint,
+    splat_f32,
+    store,
+    sum_lanes,
+    to_i32,
+    value,
+    zero_f32,
+)
 
+F = np.float32
 LOW, HIGH, BIAS = np.int32(0x0F0F0F0F), np.int32(-0x0F0F0F10), np.int32(-0x7F7F7F80)
 SOURCE_Q8_0, SOURCE_Q4_0, SOURCE_Q4_1 = 34, 18, 20
-SOURCE_BYTES = {"q8_0": SOURCE_Q8_0, "q4_0": SOURCE_Q4_0, "q4_1": SOURCE_Q4_1}
 """Bytes of a group of 32 inputs in a checkpoint."""
 
 
@@ -81,6 +105,67 @@ def pack(source, row_bytes, rows, width, target, offset, first_panel, end_panel,
             row = rows[panel * PANEL_ROWS + lane]
             if row >= 0:
                 pack_row(source, row * row_bytes, width, target, offset + panel * size, lane, form)
+
+
+@inline
+def round_to_half(memory, at, x):
+    """Write ``x``, a number from 0 to 65504, as the nearest f16, half to even; returns that as f32.
+
+    Below the smallest normal f16 its steps are 2^-24, which are those of an f32 next to 1/2.
+    """
+    is_small = x < F(2**-14)
+    put_f32(memory, at, x + F(0.5) if is_small else x)
+    bits = get_i32(memory, at)
+    half = bits - np.int32(0x3F000000) if is_small else (bits + 0xFFF + ((bits >> 13) & 1) >> 13) - (112 << 10)
+    put_i32(memory, at, np.int32(0))
+    put_u16(memory, at, np.uint16(half))
+    return first_lane(half_to_f32(load_u16(memory, at, 1)))
+
+
+@inline
+def quantise_group(memory, at, target, to, lane):
+    """Write 32 numbers as 8 bits with an f16 scale; overwrites them. Returns whether the form can hold them.
+
+    The codes are rounded with the scale as it is kept: its own rounding then moves no number by more than half a step.
+    """
+    low, high = load_f32(memory, at, LANES), load_f32(memory, at + 64, LANES)
+    largest = max_lanes(maximum(absolute(low), absolute(high)))
+    check = sum_lanes(fma(low, splat_f32(F(0), LANES), fma(high, splat_f32(F(0), LANES), zero_f32(1, LANES))))
+    if check != F(0) or largest > F(65504 * 127):
+        return False
+    scale = round_to_half(memory, at, largest / F(127))
+    inverse, most = splat_f32(F(1) / scale if scale > F(0) else F(0), LANES), splat_f32(F(127), LANES)
+    least = splat_f32(F(-127), LANES)
+    put_u16(target, to + 512 + lane * 2, get_u16(memory, at))
+    store(memory, at, narrow_i8(to_i32(minimum(maximum(rint(mul(low, inverse)), least), most))))
+    store(memory, at + 16, narrow_i8(to_i32(minimum(maximum(rint(mul(high, inverse)), least), most))))
+    for j in range(8):
+        put_i32(target, to + j * 64 + lane * 4, np.int32(get_i32(memory, at + j * 4) ^ BIAS))
+    return True
+
+
+@kernel()
+def pack_numbers(numbers, num_rows, width, target, offset):
+    """Write rows of f32 [num_rows, width], a multiple of 32 wide, as panels of 8 bits; ``numbers`` are overwritten.
+
+    Returns how many groups hold NaN, infinity or numbers too large for an f16 scale; these aren't written.
+    """
+    count, failed = width // GROUP, 0
+    for row in range(num_rows):
+        panel = offset + row // PANEL_ROWS * count * Q8_0_BYTES
+        for g in range(count):
+            at = (row * width + g * GROUP) * 4
+            if not quantise_group(numbers, at, target, panel + g * Q8_0_BYTES, row % PANEL_ROWS):
+                failed += 1
+    return failed
+
+
+def check_pack_numbers(numbers: Any, num_rows: int, width: int, target: Any, offset: int) -> None:
+    """Assert that a call of ``pack_numbers`` stays inside its arrays."""
+    assert numbers.dtype == target.dtype == np.uint8 and numbers.ndim == 1, (numbers.dtype, target.dtype, numbers.ndim)
+    assert width % GROUP == 0 and num_rows * width * 4 <= numbers.size, (num_rows, width, numbers.size)
+    num_bytes = -(-num_rows // PANEL_ROWS) * (width // GROUP) * Q8_0_BYTES
+    assert 0 <= offset and offset + num_bytes <= target.size, (offset, num_bytes, target.size)
 
 
 def check_pack(source: Any, row_bytes: int, rows: Any, target: Any, offset: int, num_bytes: int, form: str) -> None:

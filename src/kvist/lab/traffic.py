@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvist.kernels.layout import GROUP, PANEL_ROWS
-from kvist.kernels.matmul import GROUP_BYTES, QUANTISED
+from kvist.kernels.layout import GROUP, GROUP_BYTES, PANEL_ROWS
+from kvist.kernels.matmul import QUANTISED
 from kvist.model.decoder import Decoder
 from kvist.model.layers import LayerWeights, Norm
 from kvist.model.weights import Matrix

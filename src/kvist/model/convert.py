@@ -1,24 +1,32 @@
-"""Rows of a tensor as another weight type: ``--weights f32|bf16|q8|q4``, and float rows that are stored transposed.
+"""Rows of a tensor in another weight type: where no form of the kernels is the file's own, for ``--weights``, and for
+float rows that are stored transposed.
 
-Dequantising and quantising are the ``gguf`` package's; a matrix is converted some thousand rows at a time.
+Decoding is the ``gguf`` package's. A matrix is converted some thousand rows at a time.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from kvist.checkpoint.ggml_types import BY_NAME
 from kvist.errors import SpecError
 from kvist.kernels.layout import GROUP, padded
-from kvist.kernels.packing import SOURCE_BYTES
 
 WEIGHTS = {"f32": "f32", "bf16": "bf16", "q8": "q8_0", "q4": "q4_1"}
 """What ``--weights`` takes, and the type it means."""
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 """The float types, and the bytes of a number."""
+
+DECODED_AT_ONCE = 1 << 18
+"""Numbers that the ``gguf`` package decodes in one go: enough to outweigh a call's cost, few enough for the cache."""
+_ROWS_OF_GGUF = 16
+"""Rows that it takes together, however long they are."""
+
+_HALF_ONE = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+_SCALE_AT = {"q5_0": 0, "iq4_nl": 0, "tq1_0": 52, "tq2_0": 64}
+"""Where a block's f16 scale stands in the types of ``kept.EXACT_AS_Q8``."""
 
 
 def check_weights(name: str | None) -> None:
@@ -29,7 +37,7 @@ def check_weights(name: str | None) -> None:
 
 def row_bytes(form: str, width: int) -> int:
     """Bytes of a row of ``width`` inputs in a checkpoint."""
-    return width * ELEMENT_BYTES[form] if form in ELEMENT_BYTES else width // GROUP * SOURCE_BYTES[form]
+    return BY_NAME[form].num_bytes(width)
 
 
 def to_f32(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.float32]:
@@ -42,8 +50,15 @@ def to_f32(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.float32]:
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     import gguf
 
-    dequantised: npt.NDArray[np.float32] = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[form.upper()])
-    return dequantised
+    kind = BY_NAME[form]
+    blocks = np.ascontiguousarray(raw).reshape(-1, kind.block_bytes)
+    whole = len(blocks) * kind.block_elements // DECODED_AT_ONCE * (DECODED_AT_ONCE // kind.block_elements)
+    ggml_type = gguf.GGMLQuantizationType[form.upper()]
+    many = blocks[:whole].reshape(-1, DECODED_AT_ONCE // _ROWS_OF_GGUF // kind.block_elements * kind.block_bytes)
+    decoded = [gguf.quants.dequantize(some, ggml_type).reshape(-1) for some in (many, blocks[whole:]) if some.size]
+    numbers = decoded[0] if len(decoded) == 1 else np.concatenate(decoded)
+    rows: npt.NDArray[np.float32] = numbers.reshape(len(raw), -1)
+    return rows
 
 
 def from_f32(rows: npt.NDArray[np.float32], form: str) -> npt.NDArray[np.uint8]:
@@ -58,7 +73,40 @@ def from_f32(rows: npt.NDArray[np.float32], form: str) -> npt.NDArray[np.uint8]:
         return rows.astype(np.float16).view(np.uint8)
     import gguf
 
-    wide: Any = np.zeros((rows.shape[0], padded(rows.shape[1])), np.float32)
-    wide[:, : rows.shape[1]] = rows
-    quantised: npt.NDArray[np.uint8] = gguf.quants.quantize(wide, gguf.GGMLQuantizationType[form.upper()])
+    quantised: npt.NDArray[np.uint8] = gguf.quants.quantize(widened(rows), gguf.GGMLQuantizationType[form.upper()])
     return quantised
+
+
+def widened(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A copy padded with zeros to whole groups of 32."""
+    wide = np.zeros((rows.shape[0], padded(rows.shape[1])), np.float32)
+    wide[:, : rows.shape[1]] = rows
+    return wide
+
+
+def to_q8(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.uint8]:
+    """Rows of a type of ``kept.EXACT_AS_Q8`` as rows of q8_0, number for number.
+
+    With scales of 1 a block decodes to its codes.
+    """
+    kind = BY_NAME[form]
+    blocks = raw.reshape(-1, kind.block_bytes).copy()
+    if form == "mxfp4":  # its byte e means 2^(e - 128)
+        with np.errstate(over="ignore"):  # infinity is found when the model runs
+            halves = np.ldexp(np.float32(1), blocks[:, 0].astype(np.int32) - 128).astype(np.float16)
+        blocks[:, 0] = 128
+    else:
+        at = _SCALE_AT[form]
+        halves = blocks[:, at : at + 2].copy().view(np.float16)[:, 0]
+        blocks[:, at : at + 2] = _HALF_ONE
+    codes = to_f32(blocks, form).astype(np.int8)
+    return q8_blocks(codes.reshape(len(raw), -1), np.repeat(halves, kind.block_elements // GROUP).reshape(len(raw), -1))
+
+
+def q8_blocks(codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> npt.NDArray[np.uint8]:
+    """Rows of q8_0 from codes ``[rows, width]`` and a scale for each 32 of them."""
+    blocks = np.empty((scales.size, 2 + GROUP), np.uint8)
+    blocks[:, :2] = scales.reshape(-1, 1).view(np.uint8)
+    blocks[:, 2:] = codes.reshape(-1, GROUP).view(np.uint8)
+    rows: npt.NDArray[np.uint8] = blocks.reshape(len(codes), -1)
+    return rows

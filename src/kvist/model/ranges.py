@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, tally
-from kvist.kernels.layout import FIRST_FIELD, GROUP, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
+from kvist.kernels.layout import FIRST_FIELD, GROUP, GROUP_BYTES, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
 from kvist.model.program import Key, Program
 from kvist.spec.cache import BLOCK_TOKENS, head_key_bytes, head_value_bytes
 
@@ -83,7 +83,7 @@ def _activations(width: int, is_quantised: int) -> int:
 
 
 def _panel_bytes(width: int, form: int) -> int:
-    return padded(width) // GROUP * matmul.GROUP_BYTES[FORM_NAMES[form]]
+    return padded(width) // GROUP * GROUP_BYTES[FORM_NAMES[form]]
 
 
 def _embedding(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:

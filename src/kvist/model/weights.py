@@ -14,21 +14,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvist.checkpoint.files import Checkpoint, find_tensor
+from kvist.checkpoint.files import Checkpoint, find_tensor, quote
 from kvist.errors import CheckpointError, UnsupportedError
 from kvist.kernels import matmul, packing
 from kvist.kernels.arena import new_arena
-from kvist.kernels.layout import PANEL_ROWS, padded
-from kvist.kernels.matmul import FORMS, GROUP_BYTES
+from kvist.kernels.layout import GROUP_BYTES, PANEL_ROWS, padded
+from kvist.kernels.matmul import FORMS, QUANTISED
 from kvist.kernels.static import Static
 from kvist.model import convert
+from kvist.model.kept import EXACT_AS_Q8, KEPT_AS
 
 Rows = npt.NDArray[np.int64]
 Arena = npt.NDArray[np.uint8]
 Fill = Callable[[Arena], Iterator[Callable[[], None]]]
 """Given the arena, the jobs that fill a place in it, to be run on any thread."""
-ROWS_AT_ONCE = 4096
-"""Rows that a job packs."""
+ROWS_AT_ONCE, NUMBERS_AT_ONCE = 4096, 1 << 22
+"""Rows that a job packs at most, and numbers that one which converts does: f32, they take 16 MiB beside the arena."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,14 @@ class Part:
     """One tensor of a matrix: ``rows`` lists its rows in the order they are wanted."""
 
     name: str
-    form: str
+    type: str
     rows: Rows
     is_transposed: bool = False
+
+    @property
+    def form(self) -> str:
+        """What its type becomes, unless all weights are converted."""
+        return KEPT_AS[self.type]
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ class Packer:
         """
         wanted = [target or self._weights or part.form for part in parts]
         if len({form in matmul.QUANTISED for form in wanted}) > 1:
-            types = ", ".join(f"{part.name} {part.form}" for part in parts)
+            types = ", ".join(f"{part.name} {part.type}" for part in parts)
             raise UnsupportedError(
                 f"tensors that are used together are quantised and not ({types}), which isn't supported; "
                 "load all of them as one type with --weights q8"
@@ -178,28 +184,35 @@ class Packer:
         return Matrix(form, offset, num_rows, width, bias)
 
     def _filler(self, part: Part, width: int, form: str, offset: int) -> Fill:
+        is_copied = part.type == form and not part.is_transposed
+        most = ROWS_AT_ONCE if is_copied else max(PANEL_ROWS, NUMBERS_AT_ONCE // width // PANEL_ROWS * PANEL_ROWS)
+        rows_at_once = min(ROWS_AT_ONCE, most)
+
         def fill(arena: Arena) -> Iterator[Callable[[], None]]:
-            for first in range(0, part.rows.size, ROWS_AT_ONCE):
-                yield functools.partial(self._pack, part, width, form, arena, offset, first)
+            panel_bytes = padded(width) // 32 * GROUP_BYTES[form]
+            for first in range(0, part.rows.size, rows_at_once):
+                rows, at = part.rows[first : first + rows_at_once], offset + first // PANEL_ROWS * panel_bytes
+                yield functools.partial(self._pack, part, rows, width, form, arena, at)
 
         return fill
 
-    def _pack(self, part: Part, width: int, form: str, arena: Arena, offset: int, first: int) -> None:
-        """Pack rows ``first``.. of a part, at most ROWS_AT_ONCE of them."""
-        rows = part.rows[first : first + ROWS_AT_ONCE]
+    def _pack(self, part: Part, rows: Rows, width: int, form: str, arena: Arena, at: int) -> None:
+        """Pack some rows of a part, from place ``at`` of the arena on."""
         raw = self._checkpoint.raw(part.name)
-        if part.is_transposed or part.form != form:
-            numbers = _floats(raw, part, width, rows)
-            raw, rows = convert.from_f32(numbers, form).reshape(-1), np.arange(rows.size)
-            width = padded(width) if form in packing.SOURCE_BYTES else width
-        raw.flags.writeable = False
-        wanted = np.full(padded(rows.size, PANEL_ROWS), -1, np.int64)
-        wanted[: rows.size] = rows
-        bytes_a_row, num_panels = convert.row_bytes(form, width), wanted.size // PANEL_ROWS
-        panel_bytes = padded(width) // 32 * GROUP_BYTES[form]
-        at = offset + first // PANEL_ROWS * panel_bytes
-        packing.check_pack(raw, bytes_a_row, wanted, arena, at, num_panels * panel_bytes, form)
-        packing.pack(raw, bytes_a_row, wanted, width, arena, at, 0, num_panels, Static(FORMS[form]))
+        if part.type == form and not part.is_transposed:
+            _pack_rows(raw, rows, width, form, arena, at)
+            return
+        if part.type in EXACT_AS_Q8 and form == "q8_0":
+            _pack_rows(
+                convert.to_q8(_stored(raw, part, width, rows), part.type), np.arange(rows.size), width, form, arena, at
+            )
+            return
+        numbers = _floats(raw, part, width, rows)
+        if form == "q8_0":
+            _pack_numbers(part.name, numbers, arena, at)
+        else:
+            width = padded(width) if form in QUANTISED else width
+            _pack_rows(convert.from_f32(numbers, form), np.arange(rows.size), width, form, arena, at)
 
     def fill(self, num_threads: int) -> Arena:
         """Allocate the arena and fill it."""
@@ -211,15 +224,48 @@ class Packer:
         return arena
 
 
+def _pack_rows(raw: npt.NDArray[np.uint8], rows: Rows, width: int, form: str, arena: Arena, at: int) -> None:
+    """Pack rows that are in the form already."""
+    raw = raw.reshape(-1)
+    raw.flags.writeable = False
+    wanted = np.full(padded(rows.size, PANEL_ROWS), -1, np.int64)
+    wanted[: rows.size] = rows
+    bytes_a_row, num_panels = convert.row_bytes(form, width), wanted.size // PANEL_ROWS
+    packing.check_pack(
+        raw, bytes_a_row, wanted, arena, at, num_panels * (padded(width) // 32 * GROUP_BYTES[form]), form
+    )
+    packing.pack(raw, bytes_a_row, wanted, width, arena, at, 0, num_panels, Static(FORMS[form]))
+
+
+def _pack_numbers(name: str, numbers: npt.NDArray[np.float32], arena: Arena, at: int) -> None:
+    """Round rows to the 8-bit form; raises CheckpointError where it can't hold them."""
+    wide = convert.widened(numbers)
+    memory = wide.reshape(-1).view(np.uint8)
+    packing.check_pack_numbers(memory, len(wide), wide.shape[1], arena, at)
+    num_failed = packing.pack_numbers(memory, len(wide), wide.shape[1], arena, at)
+    if num_failed:
+        raise CheckpointError(
+            f"tensor {quote(name)} holds NaN, infinity or numbers above 8 million in {num_failed} groups of 32, which "
+            "8 bits with a scale can't; its file is damaged"
+        )
+
+
+def _stored(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> npt.NDArray[np.uint8]:
+    """The wanted rows as they are stored [rows, bytes]."""
+    stored = raw.reshape(-1, convert.row_bytes(part.type, width))
+    first = int(rows[0])
+    if np.array_equal(rows, np.arange(first, first + rows.size)):
+        return stored[first : first + rows.size]
+    return np.ascontiguousarray(stored[rows])
+
+
 def _floats(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> npt.NDArray[np.float32]:
     """The wanted rows as f32 [rows, width]."""
     if part.is_transposed:
-        stored = raw.reshape(width, -1)
-        element = convert.ELEMENT_BYTES[part.form]
-        columns = stored.reshape(width, -1, element)[:, rows].reshape(width, -1)
-        return np.ascontiguousarray(convert.to_f32(np.ascontiguousarray(columns), part.form).T)
-    stored = raw.reshape(-1, convert.row_bytes(part.form, width))
-    return convert.to_f32(np.ascontiguousarray(stored[rows]), part.form)
+        element = convert.ELEMENT_BYTES[part.type]
+        columns = raw.reshape(width, -1, element)[:, rows].reshape(width, -1)
+        return np.ascontiguousarray(convert.to_f32(np.ascontiguousarray(columns), part.type).T)
+    return convert.to_f32(_stored(raw, part, width, rows), part.type)
 
 
 def _bias_filler(biases: list[tuple[int | None, int]], offset: int) -> Fill:

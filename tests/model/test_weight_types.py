@@ -1,0 +1,172 @@
+"""Every type of a GGUF file, from its blocks to products: what is kept exactly, and what rounding to 8 bits may move.
+
+The gguf package's dequantiser says which numbers the blocks hold; random bytes stand in for a quantiser, which most
+types have only in llama.cpp.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny.blocks import CONVERTED_TYPES, WEIGHT_TYPES, Packed, random_blocks
+from tiny.stream import Stream
+
+from kvist.checkpoint.files import READABLE_TYPES, TensorInfo
+from kvist.errors import CheckpointError
+from kvist.kernels.layout import GROUP, PANEL_ROWS
+from kvist.model import kept, weights
+from kvist.model.weights import Matrix, Packer
+
+Array = np.ndarray[Any, Any]
+ROWS, COLUMNS = 37, 512
+
+
+class OneTensor:
+    """A checkpoint of one matrix, ``w``."""
+
+    format = "gguf"
+    path = Path("w.gguf")
+
+    def __init__(self, blocks: Packed, shape: tuple[int, int] = (ROWS, COLUMNS)) -> None:
+        raw = blocks.raw.copy()
+        raw.flags.writeable = False
+        self.tensors = {"w": TensorInfo("w", blocks.type, shape, raw.size)}
+        self.blocks = raw
+
+    def raw(self, name: str) -> Array:
+        assert name == "w"
+        return self.blocks
+
+
+def load(blocks: Packed, rows: Array | None = None, form: str | None = None) -> tuple[Matrix, Array]:
+    """The matrix as it is packed: where, and the arena."""
+    checkpoint = OneTensor(blocks)
+    packer = Packer(checkpoint, form, "")  # type: ignore[arg-type]
+    part = packer.part("w", ROWS, COLUMNS, rows)
+    [(matrix, first_row)] = packer.matrices([part], COLUMNS, [None])
+    assert first_row == 0
+    return matrix, packer.fill(2)
+
+
+def numbers(matrix: Matrix, arena: Array) -> Array:
+    """What the 8-bit panels hold [num_rows, width], by the layout that kernels.matmul documents."""
+    assert matrix.form == "q8_0"
+    groups = arena[matrix.offset : matrix.offset + matrix.num_bytes].reshape(matrix.num_panels, -1, 544)
+    codes = groups[..., :512].reshape(matrix.num_panels, -1, 8, PANEL_ROWS, 4).transpose(0, 3, 1, 2, 4)
+    scales = groups[..., 512:].copy().view(np.float16).astype(np.float32).swapaxes(1, 2)
+    values = (codes.reshape(*scales.shape, GROUP).astype(np.float32) - 128) * scales[..., None]
+    return values.reshape(-1, matrix.width)[: matrix.num_rows]
+
+
+def rounding(values: Array) -> Array:
+    """By how much 8 bits may move each number: half a step, where the step is the 16-bit scale.
+
+    The scale is the group's largest / 127, rounded by at most 2^-11 of itself: half a step is largest / 254 x (1 +
+    2^-11), and the largest itself, whose code is held to 127, may lack that 2^-11 instead. Scales below 2^-14 have
+    steps of 2^-24.
+    """
+    largest = np.abs(values.reshape(len(values), -1, GROUP)).max(axis=-1)
+    step = np.maximum(largest / 254 * (1 + 2**-11), largest * 2**-11) + 127 * 2.0**-25
+    return np.repeat(step, GROUP, axis=1)
+
+
+def test_every_readable_type_has_a_form() -> None:
+    assert set(READABLE_TYPES) == set(kept.KEPT_AS)
+    assert set(CONVERTED_TYPES) == set(kept.EXACT_AS_Q8) | set(kept.ROUNDED_TO_Q8)
+    assert set(WEIGHT_TYPES) == set(kept.AS_IT_IS)
+
+
+@pytest.mark.parametrize("weight_type", CONVERTED_TYPES)
+def test_blocks_become_8_bits(weight_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "NUMBERS_AT_ONCE", 16 * COLUMNS)  # several pieces
+    blocks = random_blocks(weight_type, ROWS, COLUMNS, 3)
+    found = numbers(*load(blocks))
+    if weight_type in kept.EXACT_AS_Q8:
+        assert np.array_equal(found, blocks.values)
+    else:
+        assert np.abs(blocks.values).max() > 0.005
+        assert (np.abs(found - blocks.values) <= rounding(blocks.values)).all()
+
+
+@pytest.mark.parametrize("weight_type", ["q5_0", "q6_k"])
+def test_rows_in_another_order(weight_type: str) -> None:
+    """As q and k of a llama file are packed, whose rows stand in pairs."""
+    order = np.argsort(Stream(2, "order").normal((ROWS,)))
+    blocks = random_blocks(weight_type, ROWS, COLUMNS, 4)
+    assert np.array_equal(numbers(*load(blocks, order)), numbers(*load(blocks))[order])
+
+
+@pytest.mark.parametrize(
+    ("largest", "values"),
+    [
+        (1.0, [1.0, -1.0, 0.5, 1 / 254 + 1e-6, 0.0, -0.0]),
+        (65504 * 127.0, [65504 * 127.0, -1e6, 3.0]),
+        (2.0**-20, [2.0**-20, 2.0**-21]),  # a scale below the smallest normal f16
+        (2.0**-30, [2.0**-30]),  # none at all
+        (0.0, [0.0]),
+    ],
+)
+def test_extreme_numbers_in_8_bits(largest: float, values: list[float]) -> None:
+    rows = np.zeros((ROWS, COLUMNS), np.float32)
+    rows[:, 100 : 100 + len(values)] = values
+    found = numbers(*load(Packed("f32", rows.view(np.uint8).reshape(-1), rows), form="q8"))
+    assert (np.abs(found - rows) <= rounding(rows)).all(), largest
+    assert np.array_equal(found, numbers(*load(Packed("f32", rows.view(np.uint8).reshape(-1), rows), form="q8")))
+
+
+def test_scales_round_to_the_nearest_half() -> None:
+    """The scale of a group whose largest is 127 x is x as NumPy rounds it, to even where two are as near."""
+    largest = np.abs(
+        Stream(5, "largest").normal((ROWS, COLUMNS // GROUP)) * 10.0 ** Stream(5, "size").normal((ROWS, 16))
+    )
+    ties = (1 + (2 * np.arange(16) + 1) / 2048).astype(np.float32)
+    largest = np.concatenate([largest[:-2], ties[None], ties[None] * np.float32(2**-13)]).astype(np.float32)
+    rows = np.zeros((ROWS, COLUMNS // GROUP, GROUP), np.float32)
+    rows[..., 7] = largest * np.float32(127)
+    rows = rows.reshape(ROWS, COLUMNS)
+    matrix, arena = load(Packed("f32", rows.view(np.uint8).reshape(-1), rows), form="q8")
+    groups = arena[matrix.offset : matrix.offset + matrix.num_bytes].reshape(matrix.num_panels, -1, 544)
+    scales = groups[..., 512:].copy().view(np.float16).swapaxes(1, 2).reshape(-1, COLUMNS // GROUP)[:ROWS]
+    expected = (rows.reshape(ROWS, -1, GROUP)[..., 7] / np.float32(127)).astype(np.float16)
+    assert np.array_equal(scales, expected)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of NumPy, where it stands in for the compiler
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e9])
+def test_what_8_bits_cannot_hold_is_refused(bad: float) -> None:
+    rows = np.ones((ROWS, COLUMNS), np.float32)
+    rows[3, 40] = bad
+    with pytest.raises(CheckpointError, match=r'tensor "w" holds NaN, infinity .* in 1 groups of 32'):
+        load(Packed("f32", rows.view(np.uint8).reshape(-1), rows), form="q8")
+
+
+@pytest.mark.parametrize("weight_type", ["q6_k", "iq2_xs", "mxfp4"])
+def test_other_forms_on_request(weight_type: str) -> None:
+    """``--weights f32`` keeps the very numbers of any type."""
+    blocks = random_blocks(weight_type, ROWS, COLUMNS, 5)
+    matrix, arena = load(blocks, form="f32")
+    panels = arena[matrix.offset : matrix.offset + matrix.num_bytes].view(np.float32)
+    found = panels.reshape(matrix.num_panels, COLUMNS, PANEL_ROWS).swapaxes(1, 2).reshape(-1, COLUMNS)[:ROWS]
+    assert np.array_equal(found, blocks.values)
+
+
+def test_memory_that_types_take() -> None:
+    tensors = [
+        TensorInfo("a", "q6_k", (32, 512), 32 * 420),
+        TensorInfo("b", "q6_k", (16, 256), 16 * 210),
+        TensorInfo("c", "q8_0", (16, 64), 16 * 68),
+        TensorInfo("norm", "f32", (512,), 2048),
+        TensorInfo("mask", "i8", (512,), 512),
+    ]
+    found = {item.type: (item.form, item.file_bytes, item.kept_bytes) for item in kept.kept(tensors)}
+    assert found == {
+        "q6_k": ("q8_0", 32 * 420 + 16 * 210, 32 * 544 + 16 * 272),
+        "q8_0": ("q8_0", 16 * 68, 16 * 68),
+        "f32": ("f32", 2048, 2048),
+    }
+    line = kept.notice(tensors)
+    assert line == "weights of type q6_k become 8 bits: 21.25 KiB in memory, 16.41 KiB in the file"
+    assert kept.notice(tensors[2:]) is None
