@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 from fakes.decoder import FakeDecoder
 from fakes.model import byte_tokenizer, fake_spec
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from proof.many import HOUSES, Arrival, House, Stage, arrivals, check_many, run
+from proof.many import Stage, run, search
 
 from kvist.cache.kv_cache import KvCache
 from kvist.engine.policy import POLICIES
 from kvist.engine.request import Request, SamplingParams
 from kvist.spec.cache import CacheSpec
+from kvist.spec.retention import parse_retention
 
 LONGEST = 70
+KEPT = [None, None, parse_retention("window:20"), parse_retention("sinks:4+20")]
 
 
 def fake_stage(name: str, windows: tuple[int | None, ...]) -> Stage:
@@ -27,7 +27,8 @@ def fake_stage(name: str, windows: tuple[int | None, ...]) -> Stage:
     def new_cache(num_sequences: int, step_tokens: int) -> KvCache:
         return KvCache(model, CacheSpec(), num_tokens=LONGEST, num_sequences=num_sequences, step_tokens=step_tokens)
 
-    return Stage(name, [FakeDecoder(model)], new_cache, LONGEST, 250, {"tokenizer": byte_tokenizer()})  # type: ignore[list-item]
+    more = {"tokenizer": byte_tokenizer()}
+    return Stage(name, [FakeDecoder(model)], new_cache, LONGEST, 250, more, KEPT)  # type: ignore[list-item]
 
 
 STAGES = [
@@ -38,10 +39,9 @@ STAGES = [
 ]
 
 
-@settings(max_examples=200)
-@given(st.sampled_from(STAGES), HOUSES, st.lists(arrivals(LONGEST, 250), min_size=1, max_size=7))
-def test_each_gets_what_it_gets_alone(stage: Stage, house: House, coming: list[Arrival]) -> None:
-    check_many(stage, house, coming)
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_each_gets_what_it_gets_alone(stage: Stage) -> None:
+    search(stage, 40, most_arrivals=7, most_tokens=20)
 
 
 @pytest.mark.parametrize("swap_share", [0.0, 0.5, 5.0])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from proof.cases import CASES
-from proof.compiled import compiled_stage, search
+from proof.compiled import compiled_stage
+from proof.many import search
 
 
 @pytest.mark.parametrize("name", ["q4_1", "mixed", "window"])

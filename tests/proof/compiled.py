@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from kvist.cache.kv_cache import KvCache
-from kvist.spec.cache import CacheSpec
+from kvist.spec.retention import RetentionSpec, parse_retention
 from proof.cases import Case
-from proof.many import HOUSES, Arrival, House, Stage, arrivals, check_many
+from proof.many import Stage
 
 LONGEST = 300
 """More than a span of attention."""
+
+KEPT = [parse_retention(text) for text in ("window:40", "sinks:4+60", "h2o:64", "snapkv:64")]
+"""What requests ask to keep, where they don't leave it to the cache; the last two not of models with windows."""
 
 
 def compiled_stage(case: Case, path: Path) -> Stage:
@@ -24,7 +24,7 @@ def compiled_stage(case: Case, path: Path) -> Stage:
     def new_cache(num_sequences: int, step_tokens: int) -> KvCache:
         cache = KvCache(
             decoders[0].spec,
-            CacheSpec(case.codec),
+            case.cache,
             num_tokens=LONGEST,
             num_sequences=num_sequences,
             step_tokens=step_tokens,
@@ -32,15 +32,8 @@ def compiled_stage(case: Case, path: Path) -> Stage:
         cache.store.arena[:] = 0xFF
         return cache
 
-    return Stage(case.name, decoders, new_cache, LONGEST, decoders[0].spec.vocab_size)
-
-
-def search(stage: Stage, num_examples: int) -> None:
-    """Look for requests of which one gets something else."""
-
-    @settings(max_examples=num_examples, suppress_health_check=list(HealthCheck))
-    @given(HOUSES, st.lists(arrivals(LONGEST, stage.vocab_size, 8), min_size=1, max_size=6))
-    def check(house: House, coming: list[Arrival]) -> None:
-        check_many(stage, house, coming)
-
-    check()
+    spec = decoders[0].spec
+    has_windows = any(layer.window is not None for layer in spec.layers)
+    retentions: list[RetentionSpec | None] = [None, None, None, *(KEPT[:2] if has_windows else KEPT)]
+    more = {"has_learned_positions": case.config["model_type"] == "gpt2"}
+    return Stage(case.name, decoders, new_cache, LONGEST, spec.vocab_size, more, retentions)

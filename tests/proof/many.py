@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvist.cache.kv_cache import KvCache
@@ -21,6 +22,7 @@ from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
 from kvist.engine.ticket import Ticket
 from kvist.model.decoder import Decoder
+from kvist.spec.retention import RetentionSpec
 
 MOST_STEPS = 20_000
 
@@ -29,7 +31,8 @@ MOST_STEPS = 20_000
 class Stage:
     """``new_cache(num_sequences, step_tokens)`` has room for so many sequences of ``longest`` tokens.
 
-    ``decoders`` give the same logits in different ways (threads); ``set_step`` makes one take fewer rows a pass.
+    ``decoders`` give the same logits in different ways (threads). Requests ask for one of ``retentions`` (None: the
+    cache's own). ``known`` holds what requests gave alone: each choice's answer, and what is told of them.
     """
 
     name: str
@@ -38,7 +41,8 @@ class Stage:
     longest: int
     vocab_size: int
     more: dict[str, Any] = field(default_factory=dict)
-    known: dict[str, tuple[Result, ...]] = field(default_factory=dict)
+    retentions: Sequence[RetentionSpec | None] = (None,)
+    known: dict[str, tuple[list[Result], Result]] = field(default_factory=dict)
 
     @contextmanager
     def engine(
@@ -69,8 +73,8 @@ class Stage:
         engine.reset()
         assert all(pool.num_free == pool.num_blocks for pool in cache.pools)
 
-    def alone(self, request: Request) -> tuple[Result, ...]:
-        """What a request gives when nobody else is there, with the cache off."""
+    def alone(self, request: Request) -> tuple[list[Result], Result]:
+        """What a request gives when nobody else is there, with the cache off: each choice's answer, and the result."""
         request = replace(request, is_cached=False, salt="", priority=0, is_shared=False)
         request = replace(request, params=replace(request.params, speculation=0))
         key = repr(request)
@@ -78,19 +82,31 @@ class Stage:
             with self.engine() as engine:
                 ticket = engine.add(request)
                 run(engine, [ticket])
-                self.known[key] = ticket.result.choices or (ticket.result,)
+                self.known[key] = answers(ticket), ticket.result
         return self.known[key]
 
     def check_same(self, ticket: Ticket) -> None:
         """Assert that what came of a request is what it gives alone, or the beginning of it if it was cancelled."""
-        expected = self.alone(ticket.request)
-        for found, right in zip(ticket.result.choices or (ticket.result,), expected, strict=True):
+        rights, told = self.alone(ticket.request)
+        for found, right in zip(answers(ticket), rights, strict=True):
             if found.finish_reason == "cancelled":
                 assert found.token_ids == right.token_ids[: found.generated_tokens]
                 continue
             assert found.token_ids == right.token_ids
             assert found.logits_sha256 == right.logits_sha256
             assert (found.text, found.finish_reason) == (right.text, right.finish_reason)
+        if all(found.finish_reason != "cancelled" for found in answers(ticket)):
+            assert texts(ticket.result) == texts(told)
+
+
+def answers(ticket: Ticket) -> list[Result]:
+    """Every choice's answer, in the order of their numbers."""
+    return [answer.result() for answer in ticket.answers]
+
+
+def texts(result: Result) -> list[tuple[int, ...]]:
+    """What is told of a request's choices, the best first where they were ranked."""
+    return [choice.token_ids for choice in result.choices or (result,)]
 
 
 def check_books(engine: Engine) -> None:
@@ -124,7 +140,7 @@ def prompts(longest: int, vocab_size: int) -> st.SearchStrategy[list[int]]:
     tokens = st.integers(0, vocab_size - 1)
     return st.one_of(
         st.lists(st.integers(0, 1), min_size=1, max_size=longest // 2),
-        st.integers(1, longest * 3 // 4).map(lambda count: [5] * count),
+        st.integers(1, longest).map(lambda count: [5] * count),
         st.tuples(st.integers(longest // 4, longest * 2 // 3), st.lists(tokens, min_size=1, max_size=5)).map(
             lambda pair: [7] * pair[0] + pair[1]
         ),
@@ -132,24 +148,28 @@ def prompts(longest: int, vocab_size: int) -> st.SearchStrategy[list[int]]:
 
 
 @st.composite
-def arrivals(draw: st.DrawFn, longest: int, vocab_size: int, most_tokens: int = 20) -> Arrival:
+def arrivals(draw: st.DrawFn, stage: Stage, most_tokens: int = 20) -> Arrival:
+    num_given = draw(st.sampled_from([1, 1, 1, 2, 3]))
     params = SamplingParams(
         max_tokens=draw(st.integers(1, most_tokens)),
         temperature=draw(st.sampled_from([0.0, 1.0])),
         seed=draw(st.integers(0, 3)),
         repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.3])),
         ignore_eos=True,
-        n=draw(st.sampled_from([1, 1, 1, 2, 3])),
-        speculation=draw(st.sampled_from([0, 0, 4])),
+        n=num_given,
+        best_of=draw(st.sampled_from([None, None, 3])),
+        speculation=draw(st.sampled_from([0, 0, 4, 16])),
     )
     request = Request(
-        tuple(draw(prompts(longest, vocab_size))),
+        tuple(draw(prompts(stage.longest, stage.vocab_size))),
         params,
         has_digest=True,
         is_cached=draw(st.sampled_from([True, True, True, True, False])),
         priority=draw(st.integers(0, 2)),
         salt=draw(st.sampled_from(["", "", "other"])),
         is_shared=draw(st.sampled_from([True, True, True, False])),
+        retention=draw(st.sampled_from(stage.retentions)),
+        on_limit=draw(st.sampled_from(["stop", "stop", "slide", "truncate"])),
     )
     return Arrival(request, draw(st.integers(0, 20)), draw(st.sampled_from([None, None, None, 0, 1, 5])))
 
@@ -163,6 +183,7 @@ class House:
     num_sequences: int
     stretch: float
     swap_share: float
+    prefix_reuse: bool
     decoder: int
 
 
@@ -173,6 +194,7 @@ HOUSES = st.builds(
     num_sequences=st.sampled_from([1, 1, 2, 4]),
     stretch=st.sampled_from([0.5, 3.0, 1e9]),
     swap_share=st.sampled_from([0.0, 0.0, 0.4, 2.0]),
+    prefix_reuse=st.sampled_from([True, True, True, False]),
     decoder=st.integers(0, 1),
 )
 
@@ -184,6 +206,7 @@ def check_many(stage: Stage, house: House, coming: list[Arrival]) -> None:
         step_tokens=house.step_tokens,
         swap_share=house.swap_share,
         decoder=house.decoder,
+        prefix_reuse=house.prefix_reuse,
         policy=house.policy,
         settings=Settings(stretch=house.stretch, least_rows=2),
     ) as engine:
@@ -201,3 +224,14 @@ def check_many(stage: Stage, house: House, coming: list[Arrival]) -> None:
             raise AssertionError(f"no end after {MOST_STEPS} steps")
     for _, ticket in tickets:
         stage.check_same(ticket)
+
+
+def search(stage: Stage, num_examples: int, *, most_arrivals: int = 6, most_tokens: int = 8) -> None:
+    """Look for requests of which one gets something else."""
+
+    @settings(max_examples=num_examples, suppress_health_check=list(HealthCheck))
+    @given(HOUSES, st.lists(arrivals(stage, most_tokens), min_size=1, max_size=most_arrivals))
+    def check(house: House, coming: list[Arrival]) -> None:
+        check_many(stage, house, coming)
+
+    check()
