@@ -1,4 +1,4 @@
-"""``kvist bench cache``, ``throughput``, ``prefix``, ``speculation`` and ``schedule`` on the fake model."""
+"""``kvist bench cache``, ``throughput``, ``prefix``, ``speculation``, ``schedule`` and ``memory`` on the fake model."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def test_schedule(kvist: Command, tmp_path: Path) -> None:
         (("schedule", "--prompt", "6000"), "sequences of 6001 tokens, and smollm2-135m was trained on 2048"),
         (("schedule", "--plot", "x.gif"), "can't draw into"),
         (("prefix", "--kv", "int3"), 'unknown codec "int3" for --kv'),
+        (("memory", "--tokens", "2000", "--shared", "60"), "takes sequences of 2060 tokens"),
         (("speculation", "--draft", "0"), "draft_tokens must be at least 1"),
         (("speculation", "--draft", "99"), "speculation must be from 0 (none) to 32"),
     ],
@@ -78,3 +79,16 @@ def test_what_cannot_be_measured_is_one_line(kvist: Command, options: tuple[str,
     done = kvist("bench", *options)
     assert (done.code, done.out) == (1, "")
     assert said in done.err.splitlines()[-1]
+
+
+def test_memory(kvist: Command) -> None:
+    done = kvist("bench", "memory", "--users", "1", "--users", "3", "--tokens", "40", "--shared", "70", "--json")
+    assert done.code == 0, done.err
+    check(done.json)
+    assert done.json["exact"] is True
+    assert done.json["linear"] is True
+    one, three = done.json["apart"]
+    assert three["allocated_bytes"] == 3 * one["allocated_bytes"] == three["reserved_bytes"]
+    block = one["allocated_bytes"] // 3  # 40 tokens are 3 blocks, 110 are 7, of which 4 are whole ones of the prompt
+    assert [row["allocated_bytes"] // block for row in done.json["shared"]] == [7, 4 + 3 * 3]
+    assert "the same to the byte" in done.err

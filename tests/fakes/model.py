@@ -17,6 +17,7 @@ from kvist.checkpoint.tokenizer_parts import TokenizerParts
 from kvist.engine import files
 from kvist.engine.files import ModelFiles
 from kvist.engine.request import SamplingParams
+from kvist.model import decoder as decoder_module
 from kvist.spec.model import LayerSpec, ModelSpec
 
 START, END, PADDED_VOCAB = 256, 257, 264
@@ -103,6 +104,7 @@ def install(
         return loaded[-1]
 
     monkeypatch.setattr(llm, "load_decoder", load)
+    monkeypatch.setattr(decoder_module, "load_decoder", load)
     monkeypatch.setattr(files, "open_checkpoint", lambda _: FakeCheckpoint(generation_config))
     monkeypatch.setattr(files, "load_tokenizer", lambda _: byte_tokenizer(template))
     monkeypatch.setattr(files, "model_spec_from_config", lambda _: model)

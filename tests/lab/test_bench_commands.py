@@ -67,3 +67,12 @@ def test_bench_long_compares_sinks_alone() -> None:
     result = CliRunner().invoke(app, ["bench", "long", "--retention", "window:100"])
     assert result.exit_code == 1
     assert "kvist bench long compares sinks:S+N" in result.stderr.splitlines()[-1]
+
+
+def test_bench_memory_ends_with_its_document() -> None:
+    result = CliRunner().invoke(app, ["bench", "memory", "--quick", "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    check(document)
+    assert document["exact"] is True
+    assert document["linear"] is True
