@@ -24,6 +24,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 from kvist.kernels import target
+from kvist.kernels.pieces import PieceCompiler
 
 try:
     import fcntl
@@ -40,6 +41,10 @@ SIGNATURE = numba.types.void(
 """(chunk, thread, line, program, table, weights, cache, work): every kernel that a program may name."""
 
 IS_JIT_OFF = bool(config.DISABLE_JIT)
+
+OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False, "_nrt": False}
+"""No GIL, no exceptions, and no counting of references: kernels own nothing."""
+PIECE = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": PieceCompiler}
 
 
 def cache_root() -> Path:
@@ -169,7 +174,7 @@ def kernel(signature: Any = None) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         if IS_JIT_OFF:
             return function
-        dispatcher = _cached(numba.njit(nogil=True, error_model="numpy", boundscheck=False, _nrt=False)(function))
+        dispatcher = _cached(numba.njit(**OPTIONS)(function))
         if signature is not None:
             dispatcher.compile(signature)
             dispatcher.disable_compile()
@@ -182,14 +187,14 @@ def inline(function: Callable[..., Any]) -> Any:
     """A piece of a kernel: always compiled into its caller."""
     if IS_JIT_OFF:
         return function
-    return numba.njit(nogil=True, error_model="numpy", boundscheck=False, forceinline=True, _nrt=False)(function)
+    return numba.njit(**PIECE, forceinline=True)(function)
 
 
 def called(function: Callable[..., Any]) -> Any:
     """A piece of a kernel that is compiled once and called: for what is long and used in several places."""
     if IS_JIT_OFF:
         return function
-    return numba.njit(nogil=True, error_model="numpy", boundscheck=False, _nrt=False)(function)
+    return numba.njit(**PIECE)(function)
 
 
 def addresses(kernels: list[Any]) -> Any:
