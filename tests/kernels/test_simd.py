@@ -212,6 +212,13 @@ def codes(ops: ModuleType) -> Callable[..., None]:
         ops.store(out, 1056, ops.nearest_key_levels(x))
         ops.store(out, 1376, ops.nearest_value_levels(x))
         ops.put_i64(out, 1696, ops.get_i64(memory, 3))
+        share = ops.div(ops.absolute(x), ops.add(ops.absolute(x), ops.splat_f32(np.float32(1), 80)))  # 0 to 1
+        ops.store(out, 1704, ops.byte_product(share, ops.splat_f32(np.float32(255), 80)))
+        ops.store(
+            out,
+            1784,
+            ops.times_power(ops.add(share, ops.splat_f32(np.float32(1), 80)), ops.splat_i32(np.int32(-90), 80)),
+        )
 
     return run
 
@@ -364,7 +371,7 @@ def test_wide_dot_products_and_levels(wide: Twins, numbers: Array) -> None:
 @given(floats(40))
 def test_what_codes_are_made_with(numbers: Array) -> None:
     finite = np.where(np.abs(numbers) < 1e37, numbers, np.float32(1))
-    found = CODES.check(np.resize(finite, 80), 1704, np.uint8)
+    found = CODES.check(np.resize(finite, 80), 2104, np.uint8)
     exact = np.abs(np.resize(finite, 80))
     above = (found[896:1056].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     below = ((found[896:1056].view(np.uint16).astype(np.uint32) - (above > 0)) << 16).view(np.float32)
@@ -375,7 +382,7 @@ def test_what_codes_are_made_with(numbers: Array) -> None:
 @given(st.integers(-130, 130), st.integers(-300, 300).map(lambda n: np.float32(n / 4)))
 def test_the_nearest_level(whole: int, size: np.float32) -> None:
     numbers = np.resize(np.array([whole, size], np.float32), 80)
-    found = CODES.check(numbers, 1704, np.int32)
+    found = CODES.check(numbers, 2104, np.int32)
     for levels, at in ((KEY_LEVELS, 264), (VALUE_LEVELS, 344)):
         chosen = np.array(levels)[found[at : at + 80]]
         assert (np.abs(chosen - numbers) == np.abs(np.array(levels)[:, None] - numbers).min(axis=0)).all()

@@ -12,24 +12,31 @@ from typing import Any
 import numpy as np
 
 from kvist.cache import codec as codecs
-from kvist.kernels import elementwise, simd_numpy
+from kvist.kernels import elementwise, simd_numpy, span_codes
 from kvist.kernels.layout import SPAN_TOKENS
 from proof.heads import Heads
 
 Array = np.ndarray[Any, Any]
-_exp = getattr(elementwise.exp, "py_func", elementwise.exp)
-exp = types.FunctionType(_exp.__code__, {**vars(elementwise), **vars(simd_numpy), "LANES": 16})
-"""The kernels' exp as plain NumPy, whatever they are compiled for."""
+
+
+def plain(kernel: Any) -> Any:
+    """A piece of a kernel that works on vectors as plain NumPy, whatever kernels are compiled for."""
+    function = getattr(kernel, "py_func", kernel)
+    return types.FunctionType(function.__code__, {**function.__globals__, **vars(simd_numpy)})
+
+
+exp, exp_below = plain(elementwise.exp), plain(span_codes.exp_below)
 
 
 def is_float(codec: str) -> bool:
     return codec in ("f32", "bf16")
 
 
-def exp_of(x: Array) -> Array:
-    """exp of a line of float32 numbers."""
+def exp_of(x: Array, v_codec: str) -> Array:
+    """exp of a line of float32 numbers, as it is for values of a codec."""
     lines = np.resize(x, (-(-x.size // 16), 16)).astype(np.float32)
-    return np.concatenate([exp(line[None])[0] for line in lines])[: x.size]
+    compute = exp if is_float(v_codec) else exp_below
+    return np.concatenate([compute(line[None])[0] for line in lines])[: x.size]
 
 
 def float_scores(q: Array, keys: Array) -> Array:
@@ -71,7 +78,8 @@ class Head:
             return p.astype(np.float64) @ self.values[tokens].astype(np.float64)
         weights = p * codecs.scales_of(self.raw_v)[tokens, 0]
         top = weights.max()
-        numbers = np.rint(weights * (np.float32(255) / top)) if top > 1e-30 else np.zeros_like(weights)
+        inverse = np.float32(255) / top if top > 1e-30 else np.float32(0)
+        numbers = np.rint(weights.astype(np.float64) * np.float64(inverse))
         dots = numbers.astype(np.int64) @ self.v.value_numbers(self.raw_v)[tokens].astype(np.int64)
         return dots.astype(np.float32) * (top / np.float32(255))
 
@@ -82,7 +90,7 @@ class Head:
         for span in range(low // SPAN_TOKENS, position // SPAN_TOKENS + 1):
             first, end = max(low, span * SPAN_TOKENS), min(position + 1, (span + 1) * SPAN_TOKENS)
             seen = scores[first:end]
-            p = exp_of(seen - seen.max())
+            p = exp_of(seen - seen.max(), self.heads.v_codec)
             parts.append((float(seen.max()), p.astype(np.float64).sum(), self.weighted(p, first)))
         top = max(largest for largest, _, _ in parts)
         total = sum(np.exp(largest - top) * size for largest, size, _ in parts)

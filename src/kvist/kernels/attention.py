@@ -56,6 +56,7 @@ from kvist.kernels.spans import (
     CODEC_INT4,
     CODEC_INT8,
     RECORD_HEAD,
+    SCALE_BYTES,
     SCORE_BYTES,
     Arenas,
     Head,
@@ -64,7 +65,6 @@ from kvist.kernels.spans import (
     position_of,
     record_bytes,
     sinks_of,
-    softmax_row,
     window_of,
 )
 
@@ -158,10 +158,6 @@ def attend_queries(arenas, head, start, end, q, query, scores, runs, is_apart, s
     first, last = start // BLOCK_TOKENS, (stop + BLOCK_TOKENS - 1) // BLOCK_TOKENS
     record, parts = record_bytes(shape), scores + value(rows) * SCORE_BYTES
     shape.write_scores(arenas, head, first, last, query, scores, shape, rows)
-    for r in range(value(rows)):
-        position = position_of(head, q + r)
-        low, high = low_of(head, position), min(end, position + 1)
-        softmax_row(arenas.work, scores + r * SCORE_BYTES, parts + r * record, first, last, low, high)
     shape.weigh_values(arenas, head, start, stop, q, scores, parts, shape, rows, joint_rows)
     for r in range(value(rows)):
         position = position_of(head, q + r)
@@ -303,7 +299,7 @@ def attend(chunk, thread, line, program, arenas, shape, groups):
     first_row, num_rows, is_mixed = table[tile], table[tile + 1], table[tile + 2]
     record, is_apart = record_bytes(shape), table[SPANS] > 0
     scores = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
-    runs, stride = scores + value(groups.most) * (SCORE_BYTES + record), table[NUM_ROWS] * share * record
+    runs, stride = scores + value(groups.most) * (SCORE_BYTES + record) + SCALE_BYTES, table[NUM_ROWS] * share * record
     if is_apart:
         runs = program[line, AT.parts] + kv_head * (table[SPANS] + 1) * stride + first_row * share * record
     else:
@@ -439,7 +435,7 @@ def num_record_bytes(dim: int) -> int:
 def scratch_bytes(dim: int, queries: int) -> int:
     """Scratch that one thread needs to attend a tile of ``queries`` queries of a KV head."""
     record = num_record_bytes(dim)
-    return target.current().query_rows * (SCORE_BYTES + record) + queries * record
+    return target.current().query_rows * (SCORE_BYTES + record) + SCALE_BYTES + queries * record
 
 
 class ResultShape(NamedTuple):

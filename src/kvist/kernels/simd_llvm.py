@@ -33,6 +33,7 @@ __all__ = [
     "bf16_odd",
     "bf16_to_f32",
     "butterfly",
+    "byte_product",
     "call_kernel",
     "div",
     "dot4",
@@ -85,6 +86,7 @@ __all__ = [
     "sub",
     "sum_lanes",
     "sum_lanes_i32",
+    "times_power",
     "to_f32",
     "to_i32",
     "value",
@@ -544,6 +546,27 @@ def power_of_two(typingctx, a):
         return builder.bitcast(builder.shl(builder.add(a, _all(a.type, 127)), _all(a.type, 23)), row)
 
     return _elementwise("f32", emit)(a)
+
+
+@intrinsic
+def times_power(typingctx, a, k):
+    """The f32 a times 2 to the int32 k, where both it and the result are normal numbers."""
+
+    def emit(builder, row, a, k):
+        return builder.bitcast(builder.add(builder.bitcast(a, k.type), builder.shl(k, _all(k.type, 23))), row)
+
+    return _elementwise("f32", emit)(a, k)
+
+
+@intrinsic
+def byte_product(typingctx, a, b):
+    """The f32 a * b, from 0 to 255, rounded once to an integer, half to even, as a byte."""
+
+    def emit(builder, row, a, b):
+        total = _fma(builder, a.type, a, b, _all(a.type, 12582912.0))  # 1.5 * 2^23: integers end at its last bit
+        return builder.trunc(builder.bitcast(total, ir.VectorType(_I32, row.count)), row)
+
+    return _elementwise("i8", emit)(a, b)
 
 
 # ---- lanes

@@ -24,6 +24,7 @@ __all__ = [
     "bf16_odd",
     "bf16_to_f32",
     "butterfly",
+    "byte_product",
     "call_kernel",
     "div",
     "dot4",
@@ -76,6 +77,7 @@ __all__ = [
     "sub",
     "sum_lanes",
     "sum_lanes_i32",
+    "times_power",
     "to_f32",
     "to_i32",
     "value",
@@ -306,6 +308,14 @@ def bf16_above(a: Array) -> Array:
 
 def power_of_two(a: Array) -> Array:
     return ((a + 127) << 23).astype(np.int32).view(np.float32)
+
+
+def times_power(a: Array, k: Array) -> Array:
+    return (a.view(np.int32) + (k << 23)).view(np.float32)
+
+
+def byte_product(a: Array, b: Array) -> Array:
+    return np.rint(a.astype(np.float64) * b.astype(np.float64)).astype(np.uint8).view(np.int8)
 
 
 def keep_lanes(tile: Array, first: int, low: int, high: int, other: Any) -> Array:

@@ -10,11 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from kvist.kernels.codes import num_fifths
+from kvist.kernels.elementwise import LOG2_E
 from kvist.kernels.jit import called, inline
 from kvist.kernels.layout import BLOCK_TOKENS, LANES, SPAN_BLOCKS
 from kvist.kernels.simd import (
+    add,
     bf16_to_f32,
+    byte_product,
     dot4,
+    first_lane,
+    fma,
     high_nibbles,
     keep_lanes,
     key_levels,
@@ -26,7 +31,6 @@ from kvist.kernels.simd import (
     maximum,
     mul,
     mul_i32,
-    narrow_i8,
     put_f32,
     rint,
     splat_f32,
@@ -36,6 +40,9 @@ from kvist.kernels.simd import (
     static,
     store,
     store_rows,
+    sub,
+    sum_lanes,
+    times_power,
     to_f32,
     to_i32,
     value,
@@ -44,6 +51,7 @@ from kvist.kernels.simd import (
     zero_i32,
 )
 from kvist.kernels.spans import (
+    LOWEST,
     RECORD_HEAD,
     SCORE_BYTES,
     WEIGHTS,
@@ -57,6 +65,8 @@ from kvist.kernels.spans import (
 F = np.float32
 SMALL = F(1e-30)
 MOST = F(255)
+LEAST = F(-87)
+POWER = tuple(F(c) for c in (9.570101276e-3, 5.591786280e-2, 0.2402474433, 0.6931217909, 0.9999992847))
 STEP = 8
 """Where in a record the step of its weights stands."""
 
@@ -141,40 +151,62 @@ def write_scores_int4(arenas, head, first, last, q, scores, shape, rows):
 
 
 @inline
-def weight_of(arenas, head, scores, b, low, high, is_edge, scales):
-    """A query's softmax weights of block ``b`` times its values' scales; 0 for tokens outside ``low`` to ``high``."""
-    v = head.v + arenas.table[head.blocks + b] * head.v_block
-    scale = bf16_to_f32(load_u16(arenas.cache, v + scales, LANES))
-    weight = mul(load_f32(arenas.work, scores + b % SPAN_BLOCKS * 64, LANES), scale)
-    return keep_lanes(weight, b * BLOCK_TOKENS, low, high, ZERO) if is_edge else weight
+def exp_below(x):
+    """e to the x for x from -87 to 0 or below it, where it stays at e^-87; within 3e-6 of itself.
 
-
-@called
-def quantise_weights(arenas, head, scores, record, first, last, low, high, scales):
-    """Write a query's weights as bytes, of which 1 stands for the step that is put into its record.
-
-    ``scales`` is where the values' scales stand in their block.
+    2^f for f from -1/2 to 1/2 is a polynomial; what it feeds is rounded to 8 bits.
     """
-    is_edge = low > first * BLOCK_TOKENS or high < last * BLOCK_TOKENS
-    largest = zero_f32(1, LANES)
-    for b in range(first, last):
-        largest = maximum(weight_of(arenas, head, scores, b, low, high, is_edge, scales), largest)
-    top = max_lanes(largest)
-    inverse = splat_f32(MOST / top if top > SMALL else ZERO, LANES)
-    put_f32(arenas.work, record + STEP, top / MOST)
-    for b in range(first, last):
-        weight = weight_of(arenas, head, scores, b, low, high, is_edge, scales)
-        at = scores + WEIGHTS + b % SPAN_BLOCKS * LANES
-        store(arenas.work, at, narrow_i8(to_i32(rint(mul(weight, inverse)))))
+    t = mul(maximum(x, splat_f32(LEAST, LANES)), splat_f32(LOG2_E, LANES))
+    k = rint(t)
+    f = sub(t, k)
+    p = fma(splat_f32(POWER[0], LANES), f, splat_f32(POWER[1], LANES))
+    p = fma(p, f, splat_f32(POWER[2], LANES))
+    p = fma(p, f, splat_f32(POWER[3], LANES))
+    p = fma(p, f, splat_f32(POWER[4], LANES))
+    return times_power(p, to_i32(k))
 
 
 @inline
-def quantise_all(arenas, head, first, last, q, scores, records, shape, rows, scales):
-    """Quantise the weights of all queries."""
-    for r in range(value(rows)):
-        position, record = position_of(head, q + r), records + r * record_bytes(shape)
-        low, high = low_of(head, position), position + 1
-        quantise_weights(arenas, head, scores + r * SCORE_BYTES, record, first, last, low, high, scales)
+def widen_scales(arenas, head, first, last, scales, out):
+    """Write the values' scales of blocks ``first`` to ``last`` - 1 as f32 [256] at ``out``."""
+    for b in range(first, last):
+        v = head.v + arenas.table[head.blocks + b] * head.v_block
+        store(arenas.work, out + b % SPAN_BLOCKS * 64, bf16_to_f32(load_u16(arenas.cache, v + scales, LANES)))
+
+
+@called
+def soften(work, scores, scales, record, first, last, low, high):
+    """Turn one query's scores of blocks ``first`` to ``last`` - 1 into weights as bytes, the values' scales in them.
+
+    The query sees positions ``low`` to ``high`` - 1; the weight of every other one is 0. Writes to the record the
+    maximum, the sum of exp(score - maximum), and the step: what a byte of 1 stands for.
+    """
+    is_edge = low > first * BLOCK_TOKENS or high < last * BLOCK_TOKENS
+    largest = splat_f32(LOWEST, LANES)
+    for b in range(first, last):
+        s = load_f32(work, scores + b % SPAN_BLOCKS * 64, LANES)
+        if is_edge:
+            s = keep_lanes(s, b * BLOCK_TOKENS, low, high, LOWEST)
+        largest = maximum(s, largest)
+    top = splat_f32(max_lanes(largest), LANES)
+    total, heaviest = zero_f32(1, LANES), zero_f32(1, LANES)
+    for b in range(first, last):
+        at = scores + b % SPAN_BLOCKS * 64
+        p = exp_below(sub(load_f32(work, at, LANES), top))
+        weight = mul(p, load_f32(work, scales + b % SPAN_BLOCKS * 64, LANES))
+        if is_edge:
+            p = keep_lanes(p, b * BLOCK_TOKENS, low, high, ZERO)
+            weight = keep_lanes(weight, b * BLOCK_TOKENS, low, high, ZERO)
+        total, heaviest = add(total, p), maximum(weight, heaviest)
+        store(work, at, weight)
+    most = max_lanes(heaviest)
+    inverse = splat_f32(MOST / most if most > SMALL else ZERO, LANES)
+    for b in range(first, last):
+        weight = load_f32(work, scores + b % SPAN_BLOCKS * 64, LANES)
+        store(work, scores + WEIGHTS + b % SPAN_BLOCKS * LANES, byte_product(weight, inverse))
+    put_f32(work, record, first_lane(top))
+    put_f32(work, record + 4, sum_lanes(total))
+    put_f32(work, record + STEP, most / MOST)
 
 
 @inline
@@ -232,12 +264,20 @@ def add_int4(arenas, head, first, last, scores, record, shape, rows):
 
 @inline
 def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, joint_rows, scales, add_values):
-    """Weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span."""
+    """Softmax and weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span.
+
+    ``scales`` is where the values' scales stand in their block.
+    """
     first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-    quantise_all(arenas, head, first, last, q, scores, records, shape, rows, scales)
+    record_size = record_bytes(shape)
+    wide_scales = records + value(rows) * record_size
+    widen_scales(arenas, head, first, last, scales, wide_scales)
+    for r in range(value(rows)):
+        position = position_of(head, q + r)
+        low, high = low_of(head, position), min(end, position + 1)
+        soften(arenas.work, scores + r * SCORE_BYTES, wide_scales, records + r * record_size, first, last, low, high)
     for r in range(0, value(rows), value(joint_rows)):
-        record = records + r * record_bytes(shape)
-        add_values(arenas, head, first, last, scores + r * SCORE_BYTES, record, shape, joint_rows)
+        add_values(arenas, head, first, last, scores + r * SCORE_BYTES, records + r * record_size, shape, joint_rows)
 
 
 @inline

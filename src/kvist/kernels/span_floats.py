@@ -32,6 +32,7 @@ from kvist.kernels.spans import (
     low_of,
     position_of,
     record_bytes,
+    soften_rows,
 )
 
 
@@ -138,11 +139,13 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
 
 @inline
 def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, joint_rows):
-    """Weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span.
+    """Softmax and weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span.
 
     Positions that all of them see are done together, ``joint_rows`` at a time; the others query by query, so that a
     token that one of them may not see enters none of its products.
     """
+    first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+    soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows)
     joint_low = min(end, max(start, low_of(head, position_of(head, q + value(rows) - 1))))
     joint_high = max(joint_low, min(end, position_of(head, q) + 1))
     for r in range(value(rows)):

@@ -48,6 +48,8 @@ RECORD_HEAD = 64
 WEIGHTS = SPAN_TOKENS * 4
 """Where a query's softmax weights as bytes start, after its scores."""
 SCORE_BYTES = WEIGHTS + SPAN_TOKENS
+SCALE_BYTES = SPAN_TOKENS * 4
+"""Room for the scales of a span's values, after the records of a group of queries."""
 CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_INT4 = range(4)
 CODECS = {"f32": CODEC_F32, "bf16": CODEC_BF16, "int8": CODEC_INT8, "int4": CODEC_INT4}
 
@@ -172,3 +174,13 @@ def softmax_row(work, scores, record, first, last, low, high):
         store(work, at, p)
     put_f32(work, record, first_lane(top))
     put_f32(work, record + 4, sum_lanes(total))
+
+
+@inline
+def soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows):
+    """Turn the scores of queries ``q``.. of blocks ``first`` to ``last`` - 1, up to position ``end``, into weights."""
+    for r in range(value(rows)):
+        position = position_of(head, q + r)
+        low, high = low_of(head, position), min(end, position + 1)
+        record = records + r * record_bytes(shape)
+        softmax_row(arenas.work, scores + r * SCORE_BYTES, record, first, last, low, high)
