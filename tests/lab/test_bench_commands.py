@@ -34,6 +34,18 @@ def test_bench_speed_ends_with_its_document() -> None:
     assert "of ceiling" in result.stderr
 
 
+def test_bench_codec_ends_with_its_document() -> None:
+    sizes = ["--length", "64", "--repeats", "1"]
+    result = CliRunner().invoke(app, ["bench", "codec", "--kv", "bf16,int8", *sizes, "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    assert {"matmul_factor", "machine", "threads", "model"} <= set(document)
+    assert [codec["bytes_per_token"] for codec in document["codecs"]] == [23040, 11880]
+    for codec in document["codecs"]:
+        assert {"decode_speedup", "prefill_speedup", "tpot_s", "ttft_s", "kv_bytes"} <= set(codec["lengths"][0])
+    assert "scaled" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -41,6 +53,8 @@ def test_bench_speed_ends_with_its_document() -> None:
         (["cache", "-n", "9000"], "don't fit the context"),
         (["speed", "--length", "3"], "context of 3 tokens"),
         (["speed", "--weights", "q5"], 'unknown weights "q5"'),
+        (["codec", "--length", "3"], "context of 3 tokens"),
+        (["codec", "--kv", "int3"], 'unknown codec "int3"'),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments: list[str], said: str) -> None:

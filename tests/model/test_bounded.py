@@ -148,3 +148,13 @@ def test_what_is_dropped_is_given_back(ground: Ground) -> None:
     assert max(len(table.held) for table in sequence.tables) <= 7
     assert CONTEXT > LENGTH
     assert isinstance(ground.decoder, Decoder)
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "codecs"])
+def test_in_fewer_bits(name: str, tmp_path: Any) -> None:
+    """The same bytes in any pieces, too, where keys and values are small whole numbers."""
+    ground = Ground(CASES[name], tmp_path)
+    for rule, expected in ground.expected.items():
+        for sizes in ([1, 2, 3, 5, 100, 33], [250, 4, 1, 64]):
+            assert differing(in_pieces(ground, ground.new_cache(), RULES[rule], sizes), expected) == []
+    ground.decoder.close()

@@ -10,7 +10,7 @@ from proof.compiled import compiled_stage
 from proof.many import search
 
 
-@pytest.mark.parametrize("name", ["q4_1", "mixed", "window"])
+@pytest.mark.parametrize("name", ["q4_1", "mixed", "window", "codecs"])
 def test_each_gets_what_it_gets_alone(name: str, tmp_path: Path) -> None:
     stage = compiled_stage(CASES[name], tmp_path)
     search(stage, 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from proof.cases import CASES, Case
@@ -16,16 +17,15 @@ from kvist.spec.retention import parse_retention
 FULL = Case("full", {**CASES["f32"].config}, codec="f32")
 KINDS = ["all", "window:40", "sinks:4+60", "h2o:64", "snapkv:70"]
 SAMPLED = SamplingParams(max_tokens=60, temperature=0.9, seed=3, ignore_eos=True)
-SPEC = CacheSpec("f32")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+@pytest.fixture(scope="module", params=["f32", "int8"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
     """With room for one and a half of the requests below that keep everything."""
-    path = FULL.write(tmp_path_factory.mktemp("served"))
-    with LLM(path, cache=SPEC, threads=2, context=256) as found:
-        budget = pool_bytes(found.spec, SPEC, 256, 256) * 3 // 2
-    with LLM(path, cache=SPEC, threads=2, context=256, kv_budget=budget) as found:
+    path, spec = FULL.write(tmp_path_factory.mktemp("served")), CacheSpec(request.param)
+    with LLM(path, cache=spec, threads=2, context=256) as found:
+        budget = pool_bytes(found.spec, spec, 256, 256) * 3 // 2
+    with LLM(path, cache=spec, threads=2, context=256, kv_budget=budget) as found:
         yield found
 
 
@@ -69,7 +69,7 @@ def test_what_is_held_and_dropped(model: LLM, kept: str) -> None:
     sizes = held, len(prompt(3))
     assert result.dropped_tokens == parse_retention(kept).num_dropped(*sizes)
     assert (result.dropped_tokens > 0) == (kept != "all")
-    spec = CacheSpec("f32", retention=parse_retention(kept))
+    spec = replace(model.engine._cache.spec, retention=parse_retention(kept))
     assert result.kv.logical_bytes == logical_bytes(model.spec, spec, *sizes)
     assert result.kv.allocated_bytes == allocated_bytes(model.spec, spec, *sizes)
 

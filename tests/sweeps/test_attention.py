@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernels.test_attention import check_twin
 from proof.heads import Heads, attend, expected
 from tiny.stream import Stream
+
+from kvist.spec import cache
 
 DIMS, SHARES = (16, 32, 48, 64, 80, 96, 112, 128), (1, 2, 3, 4, 5, 6, 7, 8)
 CODECS = (("f32", "f32"), ("bf16", "bf16"), ("f32", "bf16"), ("bf16", "f32"))
@@ -35,3 +38,16 @@ def test_attention(heads: Heads) -> None:
         assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
         allowed = 68 * 2.0**-24 * np.abs(qkv[2]).max()
         assert np.abs(found[0] - expected(kind, *qkv)).max() <= allowed
+
+
+PAIRS = [
+    Heads(dim, share, 1, k_codec=k, v_codec=v)
+    for dim, share in ((64, 3), (16, 8), (80, 2), (128, 1))
+    for k in cache.CODECS
+    for v in cache.CODECS
+]
+
+
+@pytest.mark.parametrize("heads", PAIRS, ids=lambda h: f"{h.dim}x{h.share} {h.k_codec}-{h.v_codec}")
+def test_every_pair_of_codecs_is_as_its_twin(heads: Heads) -> None:
+    check_twin(heads, (None, 1, 16, 33, 256, 300))

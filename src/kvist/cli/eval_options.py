@@ -36,7 +36,7 @@ class KeepOptions:
 
     def specs(self) -> list[CacheSpec]:
         """Return each combination once. Raises SpecError for what is unknown or doesn't go together."""
-        pairs = [_codec_pair(part) for part in _listed(self.kv, "--kv")]
+        pairs = codec_pairs(self.kv)
         kept = [parse_retention(part) for part in _listed(self.retention, "--retention")]
         layers = options.parse_layers(self.kv_keep_layers or "")
         found = [
@@ -76,6 +76,11 @@ class TextOptions:
         if not all(0 <= depth <= 1 for depth in found):
             raise RequestError(f'--depths takes numbers from 0 to 1, such as 0.1,0.5, or none; got "{self.depths}"')
         return found
+
+
+def codec_pairs(text: str) -> list[tuple[str, str]]:
+    """Return K's and V's codec of each entry of ``--kv``. Raises SpecError for one that is unknown."""
+    return [_codec_pair(part) for part in _listed(text, "--kv")]
 
 
 def _listed(text: str, option: str) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 
 import kvist
 from kvist.cli.batch import batch
-from kvist.cli.bench_memory import bench_app
+from kvist.cli.bench_codec import bench_app
 from kvist.cli.cache import cache_app
 from kvist.cli.chat import chat
 from kvist.cli.doctor import doctor
