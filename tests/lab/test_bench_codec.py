@@ -13,6 +13,7 @@ from tiny.tensors import write_directory
 from kvist.checkpoint.catalog import open_checkpoint
 from kvist.errors import KvistError
 from kvist.lab.bench_codec import CodecBench, CodecSpeed, bench_codec
+from kvist.lab.ceiling import BestProbe
 from kvist.lab.timing import Timing
 from kvist.lab.traffic import kv_bytes
 from kvist.model.decoder import Decoder, load_decoder
@@ -31,7 +32,7 @@ def decoder(tmp_path: Path) -> Iterator[Decoder]:
 
 def test_every_codec_is_measured_at_every_length(decoder: Decoder) -> None:
     probe, heard = FakeProbe([FAST]), []
-    bench = bench_codec(decoder, SPECS, [64, 100], probe=probe, repeats=2, on_speed=heard.append)
+    bench = bench_codec(decoder, SPECS, [64, 100], probe=BestProbe(probe), repeats=2, on_speed=heard.append)
     assert heard == list(bench.speeds)
     assert probe.asked == 3
     document = json.loads(json.dumps(bench.as_json()))
@@ -58,4 +59,4 @@ def test_the_first_codec_is_what_others_are_compared_with(decoder: Decoder) -> N
 
 def test_a_length_that_does_not_fit_is_refused(decoder: Decoder) -> None:
     with pytest.raises(KvistError, match=r"context of 3 tokens; this model takes 64 to \d+"):
-        bench_codec(decoder, SPECS, [3], probe=FakeProbe([FAST]))
+        bench_codec(decoder, SPECS, [3], probe=BestProbe(FakeProbe([FAST])))

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from lab.schemas import SCHEMAS, check, schema
 
-from kvist.cli.bench_memory import bench_app
+from kvist.cli.main import bench_app
 
 NAMES = sorted(path.stem for path in SCHEMAS.glob("*.json"))
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvist.cli import options
-from kvist.cli.bench import Quick
 from kvist.cli.bench_memory import bench_app
+from kvist.cli.bench_run import BenchRun, Quick
 from kvist.cli.eval_options import codec_pairs
-from kvist.cli.output import Output, command
+from kvist.cli.output import command
 from kvist.spec.cache import CODECS, CacheSpec, bytes_per_token
 
 __all__ = ["bench_app"]
@@ -51,30 +52,19 @@ def bench_codec(
     from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_codec as lab
-    from kvist.lab.ceiling import MachineProbe
-    from kvist.lab.machine import this_machine
     from kvist.model.decoder import load_decoder
 
     pairs = codec_pairs(kv or (lab.QUICK_CODECS if is_quick else lab.DEFAULT_CODECS))
     specs = list(dict.fromkeys(CacheSpec(k=k, v=v) for k, v in pairs))
-    out, machine, threads = Output(is_json), this_machine(), threads or usable_cores().num_usable
-    with open_model(model) as files:
-        decoder = load_decoder(files.checkpoint, weights=weights, threads=threads)
-        try:
-            out.notice(f"{files.name}, {threads} threads; {machine}")
-            bench = lab.bench_codec(
-                decoder,
-                specs,
-                length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS),
-                probe=MachineProbe(threads),
-                repeats=repeats,
-                on_speed=lambda speed: out.notice(_at(speed)),
-            )
-        finally:
-            decoder.close()
-    for line in _lines(bench):
-        out.line(line)
-    out.finish({"model": files.name, "threads": threads, **bench.as_json(), "machine": machine.as_json()})
+    lengths = length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS)
+    run, threads = BenchRun("codec", is_quick=is_quick, is_json=is_json), threads or usable_cores().num_usable
+    with open_model(model) as files, closing(load_decoder(files.checkpoint, weights=weights, threads=threads)) as it:
+        what = f"decode and prefill at {', '.join(map(str, lengths))} tokens with {len(specs)} codecs"
+        probe = run.begin(what, model=files.name, threads=threads, cache=specs[0], weight_types=it.weight_types)
+        bench = lab.bench_codec(
+            it, specs, lengths, probe=probe, repeats=repeats, on_speed=lambda speed: run.out.notice(_at(speed))
+        )
+    run.finish(_lines(bench), bench.as_json())
 
 
 def _at(speed: CodecSpeed) -> str:
@@ -87,14 +77,14 @@ def _name(spec: CacheSpec) -> str:
 
 
 def _lines(bench: CodecBench) -> Iterator[str]:
-    rate = f"{bench.ceiling.matmul_rate / 1e12:.2f} TOP/s, {bench.matmul_factor:.2f} of the yardstick"
-    yield f"4-bit matmul {rate}: `scaled` is divided by that"
+    factor = bench.ceiling.matmul_factor
+    yield f"`scaled` is divided by {factor:.2f}, this run's 4-bit matmul over the yardstick"
     yield _HEADING
     for speed in bench.speeds:
         first, rate_s = bench.first_at(speed.context), speed.prefill_tokens_per_s
         yield (
             f"{_name(speed.spec):<12} {bytes_per_token(bench.model, speed.spec):>7} B {speed.context:>8}"
             f" {1e3 * speed.tpot.median_s:>7.2f} ms {first.tpot.median_s / speed.tpot.median_s:>6.2f}x"
-            f" {speed.ttft.median_s:>7.3f} s {rate_s:>9.0f} {rate_s / bench.matmul_factor:>7.0f}"
+            f" {speed.ttft.median_s:>7.3f} s {rate_s:>9.0f} {rate_s / factor:>7.0f}"
             f" {first.ttft.median_s / speed.ttft.median_s:>6.2f}x"
         )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvist.errors import KvistError
-from kvist.lab.bench_speed import DECODE_ROUNDS, DECODE_STEPS, MATMUL_YARDSTICK, ModelUnderTest
-from kvist.lab.ceiling import Ceiling, CeilingProbe
+from kvist.lab.bench_speed import DECODE_ROUNDS, DECODE_STEPS, ModelUnderTest
+from kvist.lab.ceiling import BestProbe, Ceiling
 from kvist.lab.timing import Timing, measure
 from kvist.lab.traffic import kv_bytes
 from kvist.model.decoder import Decoder
@@ -50,11 +50,6 @@ class CodecBench:
     speeds: tuple[CodecSpeed, ...]
     ceiling: Ceiling
 
-    @property
-    def matmul_factor(self) -> float:
-        """This run's 4-bit matmul rate over the yardstick: prefill floors scale with it."""
-        return self.ceiling.matmul_rate / MATMUL_YARDSTICK
-
     def first_at(self, context: int) -> CodecSpeed:
         return next(speed for speed in self.speeds if speed.context == context)
 
@@ -70,7 +65,7 @@ class CodecBench:
             }
             for spec in self.specs
         ]
-        return {**self.ceiling.as_json(), "matmul_factor": self.matmul_factor, "codecs": codecs}
+        return {"codecs": codecs}
 
     def _length_json(self, speed: CodecSpeed) -> dict[str, object]:
         first = self.first_at(speed.context)
@@ -81,7 +76,7 @@ class CodecBench:
             "decode_speedup": first.tpot.median_s / speed.tpot.median_s,
             "ttft_s": speed.ttft.median_s,
             "prefill_tokens_per_s": speed.prefill_tokens_per_s,
-            "prefill_tokens_per_s_scaled": speed.prefill_tokens_per_s / self.matmul_factor,
+            "prefill_tokens_per_s_scaled": speed.prefill_tokens_per_s / self.ceiling.matmul_factor,
             "prefill_speedup": first.ttft.median_s / speed.ttft.median_s,
             "tpot_spread": speed.tpot.as_json(),
             "ttft_spread": speed.ttft.as_json(),
@@ -93,11 +88,11 @@ def bench_codec(
     specs: Sequence[CacheSpec],
     lengths: Sequence[int],
     *,
-    probe: CeilingProbe,
+    probe: BestProbe,
     repeats: int = REPEATS,
     on_speed: Callable[[CodecSpeed], object] = bool,
 ) -> CodecBench:
-    """Measure every length with every codec; ``on_speed`` hears of each.
+    """Measure every length with every codec, and the ceiling after each length; ``on_speed`` hears of each.
 
     Raises KvistError where a length doesn't fit the model's context.
     """
@@ -108,13 +103,13 @@ def bench_codec(
                 f"can't measure at a context of {context} tokens; this model takes {DECODE_STEPS} to {most}"
             )
     models = [ModelUnderTest(decoder, spec, max(lengths)) for spec in specs]
-    ceiling, speeds = probe.measure(), []
+    speeds: list[CodecSpeed] = []
     for context in lengths:
         for speed in _measure_length(models, context, repeats):
             speeds.append(speed)
             on_speed(speed)
-        ceiling = ceiling.best_of(probe.measure())
-    return CodecBench(decoder.spec, tuple(specs), tuple(speeds), ceiling)
+        probe.measure()
+    return CodecBench(decoder.spec, tuple(specs), tuple(speeds), probe.best)
 
 
 def _measure_length(models: list[ModelUnderTest], context: int, repeats: int) -> list[CodecSpeed]:
