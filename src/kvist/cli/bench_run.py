@@ -70,6 +70,10 @@ class BenchRun:
         """What is written under a figure."""
         return str(self._setup)
 
+    def document(self, measured: dict[str, object]) -> dict[str, object]:
+        """Return what was measured, with the setup, the best ceiling and the machine."""
+        return self._setup.document(self._probe.best, measured)
+
     def finish(
         self,
         lines: Iterable[str],
@@ -84,4 +88,4 @@ class BenchRun:
 
             save_figure(draw(self.caption), self._plot)
             self.out.notice(f"drawn into {self._plot}")
-        self.out.finish(self._setup.document(self._probe.best, measured))
+        self.out.finish(self.document(measured))

@@ -55,6 +55,12 @@ def prefill_operations(decoder: Decoder, num_tokens: int) -> int:
     return 2 * (body * num_tokens + output.num_rows * output.width)
 
 
+def prefill_bytes(decoder: Decoder, cache: CacheSpec, num_tokens: int) -> int:
+    """Bytes that the passes of a prompt read: in each the weights once, and the keys and values up to its last row."""
+    ends = [*range(decoder.step_tokens, num_tokens, decoder.step_tokens), num_tokens]
+    return sum(bytes_per_step(decoder, cache, end) for end in ends)
+
+
 def has_integer_dots(decoder: Decoder) -> bool:
     """Whether every layer's matrices are multiplied as integers, so that a share of that peak means something."""
     return all(matrix.form in QUANTISED for matrix in _layer_matrices(decoder.weights.layers))
