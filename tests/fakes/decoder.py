@@ -82,6 +82,11 @@ class FakeDecoder:
         time.sleep(self._step_s)
         return np.array(rows, np.float32).reshape(len(rows), self.spec.vocab_size)
 
+    def attention_weights(self, sequence: Sequence, row: int, head: int) -> list[tuple[int, float]]:  # noqa: ARG002
+        """Of the newest token half, the rest in equal parts."""
+        rest = [(position, 0.5 / max(1, sequence.num_tokens - 1)) for position in range(sequence.num_tokens - 1)]
+        return [*rest, (sequence.num_tokens - 1, 0.5 if rest else 1.0)]
+
     def close(self) -> None:
         self.is_closed = True
 

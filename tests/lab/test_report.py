@@ -159,7 +159,8 @@ def test_every_figure_stands_in_the_page_as_it_is_drawn(
     root = ET.fromstring(svg.replace("xlink:href", "href"))  # noqa: S314 (made a line above)
     names = [element.get("id") for element in root.iter() if element.get("id")]
     assert len(names) == len(set(names))
-    gids = {line.get_gid() for line in figure.axes[0].lines if line.get_gid()}
+    artists = [*figure.axes[0].lines, *figure.axes[0].patches]
+    gids = {artist.get_gid() for artist in artists if artist.get_gid()}
     assert gids
     for gid in gids:
         assert f"{section.name}-{width}-{gid}" in names

@@ -21,6 +21,7 @@ from kvist.cli.info import info
 from kvist.cli.models import models
 from kvist.cli.page import report
 from kvist.cli.plan import plan
+from kvist.cli.watch import watch
 
 app = typer.Typer(
     name="kvist",
@@ -40,6 +41,7 @@ app.command(epilog="Example: kvist models")(models)
 app.command(epilog="Example: kvist plan config.json --gpu H100 --context 8192 --kv int8")(plan)
 app.command("eval", epilog="Example: kvist eval --text book.txt --kv bf16,int8/int4 --plot quality.png")(evaluate)
 app.command(epilog="Example: kvist report -o report.html smollm2-135m")(report)
+app.command(epilog='Example: kvist watch -p "Why is the sky blue?" --slow 0.5')(watch)
 app.command(epilog="Example: kvist explain monday.txt tuesday.txt")(explain)
 app.command(epilog="Example: kvist doctor")(doctor)
 app.add_typer(bench_app, name="bench")

@@ -46,6 +46,10 @@ from kvist.spec.cache import CacheSpec, bytes_per_token, check_retention
 Logits = npt.NDArray[np.float32]
 
 
+def _nobody(batch: Batch, decoder: Decoder) -> None:
+    """Nobody watches."""
+
+
 class Engine:
     """``context_length`` is the most tokens of a request; ``end_token_ids`` end it. ``clock`` gives seconds.
 
@@ -74,6 +78,8 @@ class Engine:
         self.tokenizer = tokenizer
         self.end_token_ids = end_token_ids
         self.clock = clock
+        self.on_pass: Callable[[Batch, Decoder], object] = _nobody
+        """Hears of each pass that was computed, before what comes of it: for those who watch."""
         self._decoder, self._cache, self._spec = decoder, cache, spec
         self._prefix_reuse = prefix_reuse
         self._bytes_per_token = bytes_per_token(decoder.spec, spec)
@@ -210,6 +216,7 @@ class Engine:
             logits = self._decoder.forward(batch.parts, is_copied=False)
         except NumericsError:
             return self._step_alone(batch)
+        self.on_pass(batch, self._decoder)
         events = self._settling.settle(batch, logits, self.clock())
         self._cost.observe(plan.load, self.clock() - started_s)
         return events

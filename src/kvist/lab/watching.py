@@ -17,6 +17,7 @@ from kvist.engine.batch import Batch
 from kvist.engine.request import Request
 from kvist.engine.result import Result
 from kvist.engine.ticket import Ticket
+from kvist.spec.cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from kvist.engine.engine import Engine
@@ -104,7 +105,7 @@ class Watch:
 
     def frames(self) -> Iterator[Frame]:
         """Step the engine until all requests have ended; raises what went wrong with any."""
-        self._engine.on_pass = self._look
+        before, self._engine.on_pass = self._engine.on_pass, self._look
         try:
             for number in count(1):
                 self._ask(number)
@@ -117,7 +118,7 @@ class Watch:
                     if ticket.error is not None:
                         raise ticket.error
         finally:
-            self._engine.on_pass = bool
+            self._engine.on_pass = before
 
     def cancel(self) -> None:
         """End what hasn't ended."""
@@ -168,7 +169,7 @@ class Watch:
     def _works(self, batch: Batch, chosen: dict[int, int]) -> Iterator[Work]:
         for feed, part, start in zip(batch.feeds, batch.parts, self._starts, strict=True):
             end = start + len(part.token_ids)
-            block, place = divmod(end - 1, 16)
+            block, place = divmod(end - 1, BLOCK_TOKENS)
             yield Work(
                 self._letters[feed.answer.request_id],
                 start < feed.answer.num_prompt,
@@ -190,8 +191,6 @@ class Watch:
                         for block in table.held:
                             found[block] = SHARED if block in found else self._letters[ticket.id]
         return tuple(
-            "".join(
-                found.get(block, CACHED if pool.is_published(block) else FREE) for block in range(pool.num_blocks)
-            )
+            "".join(found.get(block, CACHED if pool.is_published(block) else FREE) for block in range(pool.num_blocks))
             for found, pool in zip(owners, cache.pools, strict=True)
         )

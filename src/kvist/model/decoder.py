@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvist.cache.kv_cache import KvCache
+from kvist.cache.sequence import Sequence
 from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
 from kvist.kernels import target
@@ -26,6 +27,7 @@ from kvist.model.layers import ModelWeights, load_weights
 from kvist.model.program import Kernels, Program
 from kvist.model.table import Part, lower
 from kvist.model.tallying import Tallying, tallied
+from kvist.model.watching import read_keys, read_query, softmax_weights
 from kvist.model.writer import SPLIT_ROWS, Writer
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.footprint import STEP_TOKENS
@@ -58,6 +60,7 @@ class _Workspace:
         self.tile_rows, self.num_spans = writer.tile_rows, writer.num_spans
         self.scratch, self.scratch_bytes = writer.scratch, writer.scratch_bytes
         self.logits, self.logits_stride = writer.logits, writer.logits_stride
+        self.queries, self.max_rows = writer.q, writer.max_rows
         self._allocate(1)
 
     def _allocate(self, num_outputs: int) -> None:
@@ -137,6 +140,25 @@ class Decoder:
                 raise
             self.num_forward_tokens += sum(len(part.token_ids) for part in parts)
             return logits
+
+    def attention_weights(self, sequence: Sequence, row: int, head: int) -> list[tuple[int, float]]:
+        """Return (position, softmax weight) of all that query ``head`` of the last layer saw: for those who watch.
+
+        ``row`` is a row of the last pass, and ``sequence``'s newest token. None where the last layer has no such
+        attention (a latent one), or tokens were dropped. Weights of a learned sink are left out.
+        """
+        number, layer = len(self.spec.layers) - 1, self.spec.layers[-1]
+        assert 0 <= head < layer.num_heads, (head, layer.num_heads)
+        if layer.kind not in ("full", "window") or layer.shares_cache or sequence.retention.is_bounded:
+            return []
+        with self._lock:
+            space, share = self._workspaces[sequence.cache], layer.num_heads // layer.num_kv_heads
+            kv_head, size = head // share, 4 * layer.k_dim
+            rows = kv_head * space.max_rows + row
+            codec = sequence.cache.groups[sequence.cache.store.places[number].group].spec.k_codec
+            query = read_query(space.work, space.queries + (rows * share + head % share) * size, layer, codec)
+            positions, keys = read_keys(sequence, number, kv_head)
+        return softmax_weights(query, positions, keys, layer.window)
 
     def close(self) -> None:
         """End the threads."""
