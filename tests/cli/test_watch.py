@@ -117,6 +117,23 @@ def test_attention_is_of_the_pass_that_ran() -> None:
         assert found.top(1) == [(work.num_seen - 1, 0.5)]
 
 
+def test_looking_takes_none_of_the_engines_time() -> None:
+    now_s = 0.0
+    with LLM("any", kv_budget="1MiB") as llm:
+
+        def clock() -> float:
+            return now_s
+
+        llm.engine.clock = clock
+        request = Request(tuple(llm.files.encode(PROMPT)), SamplingParams(max_tokens=3))
+        results = []
+        for frame in Watch(llm.engine, [request]).frames():
+            now_s += 1000
+            results.append(frame.results[0][1])
+        assert llm.engine.clock is clock
+    assert results[-1].ttft_s == results[-1].tpot_s == 0
+
+
 def test_bars_have_the_width_and_keep_the_largest() -> None:
     assert bars((0.25, 1.0, 0.0), 80) == "▄█ "
     long = [0.0] * 1000

@@ -104,21 +104,28 @@ class Watch:
         self._attention: Attention | None = None
 
     def frames(self) -> Iterator[Frame]:
-        """Step the engine until all requests have ended; raises what went wrong with any."""
-        before, self._engine.on_pass = self._engine.on_pass, self._look
+        """Step the engine until all requests have ended; raises what went wrong with any.
+
+        Its clock stands still while a frame is looked at, so that times are the engine's own.
+        """
+        engine = self._engine
+        on_pass, clock, shown_s = engine.on_pass, engine.clock, 0.0
+        engine.on_pass, engine.clock = self._look, lambda: clock() - shown_s
         try:
             for number in count(1):
                 self._ask(number)
-                if not self._engine.has_work:
+                if not engine.has_work:
                     return
-                events = self._engine.step()
+                events = engine.step()
                 if self._batch is not None:
-                    yield self._frame(number, {event.request_id: event.token_id for event in events})
+                    frame, started_s = self._frame(number, {one.request_id: one.token_id for one in events}), clock()
+                    yield frame
+                    shown_s += clock() - started_s
                 for ticket in self._tickets:
                     if ticket.error is not None:
                         raise ticket.error
         finally:
-            self._engine.on_pass = before
+            engine.on_pass, engine.clock = on_pass, clock
 
     def cancel(self) -> None:
         """End what hasn't ended."""
