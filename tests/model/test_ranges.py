@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ PLACES = {
     "rotary_kernel": ("frequencies", "factor", "out", "sink_out"),
     "norm_kernel": ("x", "weight", "eps", "out"),
     "matmul_kernel": ("w", "x", "out"),
+    "gated_kernel": ("w", "x", "out"),
     "append_kernel": ("q", "sink_q", "k", "v", "qkv", "scale", "eps"),
     "attention_kernel": ("q", "sink_q", "k", "v", "out", "parts"),
     "finish_kernel": ("out", "parts"),
@@ -36,6 +38,7 @@ SIZES = {
     "rotary_kernel": ("count", "out_stride"),
     "norm_kernel": ("stride", "width"),
     "matmul_kernel": ("panels", "width", "x_stride", "out_stride"),
+    "gated_kernel": ("panels", "width", "x_stride", "out_stride"),
     "append_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "qkv_stride", "kv_heads"),
     "attention_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "out_stride", "kv_heads"),
     "finish_kernel": ("out_stride", "heads"),
@@ -93,18 +96,19 @@ def lines(program: Program, writer: Writer) -> Iterator[tuple[int, str]]:
 def wrong(writer: Writer, column_names: dict[str, tuple[str, ...]], number: int) -> Iterator[tuple[str, str]]:
     """Each kernel's columns that may be set to ``number`` in its last line without the check noticing."""
     columns = {make.__name__: columns for make, (columns, _) in ranges.EXTENTS.items()}
-    for line, name in lines(writer.write(is_few=True, has_tallies=True), writer):
-        for column in column_names.get(name, ()):
-            program = writer.write(is_few=True, has_tallies=True)
-            at = getattr(columns[name], column)
-            if column_names is OPTIONAL and program.table[line, at] < 0:
-                continue
-            program.table[line, at] = number
-            try:
-                ranges.check(program, writer.kernels.keys, writer.limits)
-            except AssertionError:
-                continue
-            yield name, column
+    for is_few in (True, False):
+        for line, name in lines(writer.write(is_few=is_few, has_tallies=True), writer):
+            for column in column_names.get(name, ()):
+                program = writer.write(is_few=is_few, has_tallies=True)
+                at = getattr(columns[name], column)
+                if column_names is OPTIONAL and program.table[line, at] < 0:
+                    continue
+                program.table[line, at] = number
+                try:
+                    ranges.check(program, writer.kernels.keys, writer.limits)
+                except AssertionError:
+                    continue
+                yield name, column
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -137,8 +141,8 @@ def test_every_arena_is_taken_to_its_end(writers: list[Writer], field: str) -> N
 def test_every_kernel_and_place_occurs(writers: list[Writer]) -> None:
     found, optional = set(), set()
     columns = {make.__name__: columns for make, (columns, _) in ranges.EXTENTS.items()}
-    for writer in writers:
-        program = writer.write(is_few=True, has_tallies=True)
+    for writer, is_few in itertools.product(writers, (True, False)):
+        program = writer.write(is_few=is_few, has_tallies=True)
         for line, name in lines(program, writer):
             found.add(name)
             optional |= {

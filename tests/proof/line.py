@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kvist.kernels.layout import FIELDS, SCRATCH, SCRATCH_STRIDE, TABLE_HEAD, WORK_HEAD
+from kvist.kernels.layout import FIELDS, NUM_ROWS, ROW_STEP, SCRATCH, SCRATCH_STRIDE, TABLE_HEAD, WORK_HEAD
 
 Array = np.ndarray[Any, Any]
 
@@ -58,6 +58,7 @@ def new_table(*, scratch: int = 0, lists: tuple[list[int], ...] = (), **numbers:
     """A pass's table: ``lists`` stand behind its head one after the other, ``numbers`` are (index as text: number)."""
     table = np.zeros(TABLE_HEAD, np.int64)
     table[SCRATCH], table[SCRATCH_STRIDE] = scratch, 0
+    table[NUM_ROWS], table[ROW_STEP] = MANY, 1
     for index, number in numbers.items():
         table[int(index)] = number
     return np.concatenate([table, *(np.array(part, np.int64) for part in lists)])
@@ -68,6 +69,9 @@ def made(make: Callable[..., Any], *constants: int) -> Any:
     """The kernel ``make(*constants)``, made once: each making reads it from the disk and links it anew."""
     return make(*constants)
 
+
+MANY = 1 << 20
+"""More rows than any line has chunks."""
 
 NO_CACHE = np.zeros(64, np.uint8)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvist.kernels import codes
-from kvist.kernels.elementwise import inverse_root, mean_square, place_of, report
+from kvist.kernels.elementwise import inverse_root, mean_square, place_of, report, rows_of
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
     BLOCK_TOKENS,
@@ -197,9 +197,33 @@ def write_queries(work, heads, out, angles, turned, share, prepared, shape, writ
 
 @inline
 def append(chunk, thread, line, program, table, weights, cache, work, shape, write_query, write_key, write_value):
-    """A chunk is a row and a KV head: its queries are prepared, its key and value written into the row's slot."""
+    """A chunk is some rows, neighbours in their blocks where these are one sequence's, and a KV head."""
+    kv_heads = program[line, AP.kv_heads]
+    first, end = rows_of(chunk // kv_heads, table)
+    for row in range(first, end):
+        append_row(
+            row,
+            chunk % kv_heads,
+            thread,
+            line,
+            program,
+            table,
+            weights,
+            cache,
+            work,
+            shape,
+            write_query,
+            write_key,
+            write_value,
+        )
+
+
+@inline
+def append_row(
+    row, kv_head, thread, line, program, table, weights, cache, work, shape, write_query, write_key, write_value
+):
+    """A row's queries of a KV head are prepared, its key and value written into the row's slot."""
     kv_heads, share = program[line, AP.kv_heads], program[line, AP.share]
-    row, kv_head = chunk // kv_heads, chunk % kv_heads
     size, place = value(shape.dim) * 4, place_of(line, row)
     qkv = program[line, AP.qkv] + row * program[line, AP.qkv_stride]
     angles, turned = program[line, AP.angles] + row * program[line, AP.angles_stride], program[line, AP.turned]

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from kvist.kernels.jit import SIGNATURE, inline, kernel
-from kvist.kernels.layout import GROUP, LANES, OUTPUTS, SCRATCH, SCRATCH_STRIDE, STATUS, fields
+from kvist.kernels.layout import (
+    GROUP,
+    LANES,
+    NUM_ROWS,
+    OUTPUTS,
+    ROW_STEP,
+    SCRATCH,
+    SCRATCH_STRIDE,
+    STATUS,
+    fields,
+)
 from kvist.kernels.simd import (
     absolute,
     add,
@@ -190,12 +200,18 @@ def padded_width(width):
 
 
 @inline
-def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised):
-    """One row: x -> norm(x), as f32 or quantised."""
-    row = table[table[OUTPUTS] + chunk] if program[line, NORM.is_last] else chunk
+def rows_of(chunk, table):
+    """The first row of a chunk of rows, and the one after its last."""
+    first = chunk * table[ROW_STEP]
+    return first, min(first + table[ROW_STEP], table[NUM_ROWS])
+
+
+@inline
+def norm_one(row, number, thread, line, program, table, weights, work, kind, is_quantised):
+    """x -> norm(x) of one row, as f32 or quantised, to the place of row ``number``."""
     width = program[line, NORM.width]
     at = program[line, NORM.x] + row * program[line, NORM.stride]
-    out = program[line, NORM.out] + chunk * program[line, NORM.out_stride]
+    out = program[line, NORM.out] + number * program[line, NORM.out_stride]
     normed = table[SCRATCH] + thread * table[SCRATCH_STRIDE] if value(is_quantised) else out
     eps = get_f32(weights, program[line, NORM.eps])
     norm_row(work, at, width, weights, program[line, NORM.weight], program[line, NORM.bias], eps, normed, kind)
@@ -204,13 +220,32 @@ def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised)
 
 
 @inline
+def norm(chunk, thread, line, program, table, weights, work, kind, is_quantised):
+    """Some rows; of those whose logits are wanted, one."""
+    is_last = program[line, NORM.is_last] > 0
+    first, end = rows_of(chunk, table)
+    if is_last:
+        first, end = chunk, chunk + 1
+    for number in range(first, end):
+        row = table[table[OUTPUTS] + number] if is_last else number
+        norm_one(row, number, thread, line, program, table, weights, work, kind, is_quantised)
+
+
+@inline
 def activation(chunk, thread, line, program, table, work, kind, is_quantised):
-    """A segment of one row: gate -> act(gate), times up where there is one; as f32 or quantised."""
-    width, segment = program[line, ACT.width], program[line, ACT.segment]
-    padded = padded_width(width)
+    """A segment of some rows."""
+    segment, padded = program[line, ACT.segment], padded_width(program[line, ACT.width])
     segments = (padded + segment - 1) // segment
-    row, first = chunk // segments, chunk % segments * segment
-    end = min(first + segment, padded)
+    first_row, end_row = rows_of(chunk // segments, table)
+    first = chunk % segments * segment
+    for row in range(first_row, end_row):
+        activate_row(row, first, min(first + segment, padded), thread, line, program, table, work, kind, is_quantised)
+
+
+@inline
+def activate_row(row, first, end, thread, line, program, table, work, kind, is_quantised):
+    """Columns of one row: gate -> act(gate), times up where there is one; as f32 or quantised."""
+    width = program[line, ACT.width]
     gate, up = program[line, ACT.gate] + row * program[line, ACT.stride], program[line, ACT.up]
     out = program[line, ACT.out] + row * program[line, ACT.out_stride]
     to = table[SCRATCH] + thread * table[SCRATCH_STRIDE] if value(is_quantised) else out
@@ -221,11 +256,11 @@ def activation(chunk, thread, line, program, table, work, kind, is_quantised):
             x = mul(x, keep_lanes(load_f32(work, other + i * 4, LANES), i, 0, width, ZERO))
         store(work, to + i * 4, x)
     if value(is_quantised):
-        quantise_groups(work, to, first // GROUP, end // GROUP, padded, out, place_of(line, row))
+        quantise_groups(work, to, first // GROUP, end // GROUP, padded_width(width), out, place_of(line, row))
 
 
 def norm_kernel(kind: int, is_quantised: bool) -> Any:
-    """The kernel of RMSNorm or LayerNorm; a chunk is a row."""
+    """The kernel of RMSNorm or LayerNorm; a chunk is some rows."""
 
     @kernel(SIGNATURE)
     def run_norm(chunk, thread, line, program, table, weights, cache, work):
@@ -235,7 +270,7 @@ def norm_kernel(kind: int, is_quantised: bool) -> Any:
 
 
 def activation_kernel(kind: int, is_quantised: bool) -> Any:
-    """The kernel of an activation, gated or not; a chunk is a segment of a row (a multiple of 32 columns)."""
+    """The kernel of an activation, gated or not; a chunk is a segment of some rows (a multiple of 32 columns)."""
 
     @kernel(SIGNATURE)
     def run_activation(chunk, thread, line, program, table, weights, cache, work):

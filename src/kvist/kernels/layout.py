@@ -29,6 +29,7 @@ def fields(names: str) -> Any:
 
 (
     NUM_ROWS,
+    ROW_STEP,
     NUM_OUTPUTS,
     TOKENS,
     POSITIONS,
@@ -47,10 +48,11 @@ def fields(names: str) -> Any:
     TALLIES,
     TALLY_STRIDE,
     GROUPS,
-) = range(19)
+) = range(20)
 """The head of the table.
 
-``NUM_ROWS`` tokens enter the pass and logits of ``NUM_OUTPUTS`` of them leave it; ``OUTPUTS``: their row numbers.
+``NUM_ROWS`` tokens enter the pass, and kernels that work row by row take ``ROW_STEP`` of them a chunk. Logits of
+``NUM_OUTPUTS`` leave it; ``OUTPUTS``: their row numbers.
 
 Lists by row: ``TOKENS``; ``POSITIONS``, which count all tokens of a text and turn queries and keys; ``SLOTS``, which
 count those that the sequence's block tables hold and are what attention walks; where any sequence keeps less than

@@ -389,6 +389,23 @@ def task_of(chunk, line, program, table, across):
 
 
 @inline
+def multiply_two(weights, at, size, work, scratch, task, ahead, ways, pairs):
+    """The task's rows times the two panels from ``at`` on, of ``size`` bytes each."""
+    row = task.row
+    if task.end_row - row >= value(pairs.rows):
+        row = multiply_pair(weights, at, at + size, work, scratch, task, ahead, pairs)
+    for panel in range(2):
+        multiply_panel(weights, at + panel * size, work, rest_of(task, row, panel), ways)
+
+
+@inline
+def multiply_two_singly(weights, at, size, work, scratch, task, ahead, ways, pairs):
+    """The same where no two panels fit the registers at a time."""
+    for panel in range(2):
+        multiply_panel(weights, at + panel * size, work, rest_of(task, task.row, panel), ways)
+
+
+@inline
 def matmul(chunk, thread, line, program, table, weights, work, ways, pairs):
     """A chunk is some panels times some rows; many rows take two panels at a time."""
     panels, chunk_panels = program[line, MM.panels], program[line, MM.chunk_panels]
@@ -403,9 +420,7 @@ def matmul(chunk, thread, line, program, table, weights, work, ways, pairs):
             at = program[line, MM.w] + p * size
             to = at + 2 * size if p + 4 <= end else at + program[line, MM.stride_panels] * size
             ahead = to, min(to + 2 * size, program[line, MM.w] + panels * size)
-            row = multiply_pair(weights, at, at + size, work, scratch, rest_of(task, task.row, p), ahead, pairs)
-            for panel in range(2):
-                multiply_panel(weights, at + panel * size, work, rest_of(task, row, p + panel), ways)
+            multiply_two(weights, at, size, work, scratch, rest_of(task, task.row, p), ahead, ways, pairs)
             p += 2
     while p < end:
         multiply_panel(weights, program[line, MM.w] + p * size, work, rest_of(task, task.row, p), ways)
@@ -429,12 +444,21 @@ PAIR_DOTS = {F32: pair_floats, F16: pair_floats, BF16: pair_floats, Q8_0: pair_q
 """Inner sequences by form: with one panel, and with two. Only what a model needs is compiled."""
 
 
+def num_tile_rows() -> tuple[int, int, int]:
+    """Most rows of a tile of one panel, of one of two panels (0: there are none), and of a smaller one of two."""
+    pair_rows = target.current().pair_rows
+    return target.current().tile_rows, pair_rows, pair_rows - 1
+
+
+def inner_of(form: int) -> tuple[Any, Any, Any]:
+    """A form's inner sequences of operations, with one panel and with two, and where the two stand."""
+    return DOTS[form], PAIR_DOTS[form], widened if form in (Q4_0, Q4_1) else as_they_are
+
+
 def matmul_kernel(form: int) -> Any:
     """The kernel that multiplies with weights of one form."""
-    rows, pair_rows = target.current().tile_rows, target.current().pair_rows
-    fewer = pair_rows - 1
-    dots, pair = DOTS[form], PAIR_DOTS[form]
-    source = widened if form in (Q4_0, Q4_1) else as_they_are
+    rows, pair_rows, fewer = num_tile_rows()
+    dots, pair, source = inner_of(form)
     multiply = matmul if pair_rows else matmul_singly
 
     @kernel(SIGNATURE)

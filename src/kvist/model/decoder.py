@@ -41,6 +41,9 @@ FEW_ROWS = 8
 SPLIT_CHUNKS = 1
 """Chunks a thread and KV head, about, where spans are attended apart."""
 
+ROW_CHUNKS = 4
+"""Chunks a thread, about, of what works row by row: each claim of a chunk takes a cache line from the other threads."""
+
 
 class _Workspace:
     """What the decoder keeps for a cache: the programs for few and for many rows, and a work arena.
@@ -201,7 +204,11 @@ class Decoder:
 
     def _run(self, parts: Many[Part], space: _Workspace, *, is_copied: bool) -> npt.NDArray[np.float32]:
         lowered = lower(
-            parts, tile_rows=space.tile_rows, split_rows=SPLIT_ROWS, split_chunks=SPLIT_CHUNKS * self.num_threads
+            parts,
+            tile_rows=space.tile_rows,
+            split_rows=SPLIT_ROWS,
+            split_chunks=SPLIT_CHUNKS * self.num_threads,
+            row_chunks=ROW_CHUNKS * self.num_threads,
         )
         assert lowered.num_rows <= self.step_tokens, (lowered.num_rows, self.step_tokens)
         assert lowered.table[SPANS] <= space.num_spans, (lowered.table[SPANS], space.num_spans)
@@ -211,6 +218,7 @@ class Decoder:
         program = space.programs[lowered.num_rows < FEW_ROWS, tallying.num_units > 0]
         control = program.control(
             num_rows=lowered.num_rows,
+            num_row_chunks=lowered.num_row_chunks,
             num_split_rows=lowered.num_split_rows,
             num_outputs=lowered.num_outputs,
             num_tile_parts=lowered.num_tile_parts,

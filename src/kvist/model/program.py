@@ -35,12 +35,14 @@ MAX_CONTROLS = 64
 class Counts:
     """How many chunks a line has: so many for each of a pass's rows, and so on.
 
-    ``split_rows``: for each row whose spans are attended apart. ``outputs``: for each row of logits. ``tiles``: for
-    each part of an attention tile. ``fixed``: in each pass. ``if_outputs``: in each that has rows of logits.
-    ``tallies``: for some rows each whose attention is tallied.
+    ``row_chunks``: for each group of rows that are worked on one by one. ``split_rows``: for each row whose spans are
+    attended apart. ``outputs``: for each row of logits. ``tiles``: for each part of an attention tile. ``fixed``: in
+    each pass. ``if_outputs``: in each that has rows of logits. ``tallies``: for some rows each whose attention is
+    tallied.
     """
 
     rows: int = 0
+    row_chunks: int = 0
     split_rows: int = 0
     outputs: int = 0
     tiles: int = 0
@@ -123,18 +125,25 @@ class Program:
         return np.array(self._lines, np.int64)
 
     def control(
-        self, *, num_rows: int, num_split_rows: int, num_outputs: int, num_tile_parts: int, num_tallies: int = 0
+        self,
+        *,
+        num_rows: int,
+        num_row_chunks: int,
+        num_split_rows: int,
+        num_outputs: int,
+        num_tile_parts: int,
+        num_tallies: int = 0,
     ) -> npt.NDArray[np.int64]:
-        """A fresh control block for a pass of so many rows, rows attended apart, rows of logits, and parts of tiles.
+        """A fresh control block for a pass of so many rows, groups of rows, rows attended apart, and so on.
 
         ``num_tallies`` counts pieces of the rows whose attention is tallied.
         """
-        key = (num_rows, num_split_rows, num_outputs, num_tile_parts, num_tallies)
+        key = (num_rows, num_row_chunks, num_split_rows, num_outputs, num_tile_parts, num_tallies)
         if key not in self._controls:
             if len(self._controls) >= MAX_CONTROLS:
                 self._controls.clear()
             control = np.zeros(CONTROL_HEAD + len(self._lines) * COUNTERS, np.int64)
-            counts = Counts(*key[:4], fixed=1, if_outputs=int(num_outputs > 0), tallies=num_tallies)
+            counts = Counts(*key[:5], fixed=1, if_outputs=int(num_outputs > 0), tallies=num_tallies)
             numbers = np.array(astuple(counts), np.int64)
             control[CONTROL_HEAD + CHUNKS :: COUNTERS] = np.array(self._counts, np.int64) @ numbers
             self._controls[key] = control

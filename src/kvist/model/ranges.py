@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, tally
+from kvist.kernels import attention, blocks, elementwise, embedding, gated, matmul, rotary, spans, tally
 from kvist.kernels.layout import FIRST_FIELD, GROUP, GROUP_BYTES, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
 from kvist.model.program import Key, Program
 from kvist.spec.cache import BLOCK_TOKENS, head_key_bytes, head_value_bytes
@@ -127,6 +127,18 @@ def _matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     yield _rows(at.out, at.out_stride, at.panels * PANEL_ROWS * 4, 1 if at.is_last else limits.num_rows)
 
 
+def _gated(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    form, _ = constants
+    assert FORM_NAMES[form] in matmul.QUANTISED, form
+    assert at.panels % 2 == 0, at.panels
+    yield Extent("weights", at.w, 2 * at.panels * _panel_bytes(at.width, form))
+    if at.bias >= 0:
+        yield Extent("weights", at.bias, 2 * at.panels * PANEL_ROWS * 4)
+    yield Extent("scratch", 0, gated.scratch_bytes(at.width, limits.num_rows))
+    yield _rows(at.x, at.x_stride, _activations(at.width, is_quantised=1), limits.num_rows)
+    yield _rows(at.out, at.out_stride, _activations(at.panels * PANEL_ROWS, is_quantised=1), limits.num_rows)
+
+
 def _stored(at: Columns, dim: int, k_codec: int, v_codec: int, limits: Limits) -> Extents:
     """All blocks of a layer's keys and values."""
     for start, head, block, num_bytes in (
@@ -205,6 +217,7 @@ EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int
     rotary.rotary_kernel: (rotary.ROPE, _rotary),
     elementwise.norm_kernel: (elementwise.NORM, _norm),
     matmul.matmul_kernel: (matmul.MM, _matmul),
+    gated.gated_kernel: (gated.GATED, _gated),
     blocks.append_kernel: (blocks.AP, _append),
     attention.attention_kernel: (attention.AT, _attention),
     tally.tally_kernel: (tally.TALLY, _tally),

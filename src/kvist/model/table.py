@@ -22,6 +22,7 @@ from kvist.kernels.layout import (
     NUM_TILES,
     OUTPUTS,
     POSITIONS,
+    ROW_STEP,
     SHARED,
     SINKS,
     SLOTS,
@@ -41,7 +42,10 @@ from kvist.spec.retention import RetentionSpec
 Ints = npt.NDArray[np.int64]
 
 EVERYTHING = 1 << 40
-"""More units than any tile has."""
+"""More units than any tile has, and more rows than any pass."""
+
+MOST_ROWS = 16
+"""Most rows of a chunk of what works row by row: a block's, whose keys share cache lines."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +61,25 @@ class Part:
 class Pass:
     """One pass: its int64 ``table``, and what its chunks are counted by.
 
-    Rows, rows whose spans are attended apart, rows of logits, and parts of attention tiles.
+    Rows, groups of rows, rows whose spans are attended apart, rows of logits, and parts of attention tiles.
     """
 
     num_rows: int
+    num_row_chunks: int
     num_split_rows: int
     num_outputs: int
     num_tile_parts: int
     table: Ints
 
 
-def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: int) -> Pass:
+def lower(
+    parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: int, row_chunks: int = EVERYTHING
+) -> Pass:
     """Lower parts whose sequences have grown by their tokens already.
 
     ``tile_rows``: rows of an attention tile. Spans are attended apart in passes of at most ``split_rows`` rows, in
-    about ``split_chunks`` chunks for each KV head.
+    about ``split_chunks`` chunks for each KV head. Rows that are worked on one by one
+    are so in about ``row_chunks`` chunks.
     """
     rows = _Rows(parts)
     num_rows, num_groups = len(rows.tokens), len(parts[0].sequence.tables)
@@ -80,7 +88,9 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
     num_spans, num_units = _num_spans(rows, parts) if is_apart else (0, 0)
     step = max(1, num_units * len(tiles) // split_chunks) if num_spans else EVERYTHING
     num_parts = max(1, -(-num_units // step))
+    row_step = max(1, min(MOST_ROWS, num_rows // row_chunks))
     numbers = [0] * TABLE_HEAD
+    numbers[ROW_STEP] = row_step
     numbers[NUM_ROWS], numbers[NUM_OUTPUTS], numbers[NUM_TILES] = num_rows, len(rows.outputs), len(tiles)
     numbers[SPANS], numbers[SPAN_STEP], numbers[SPAN_PARTS] = num_spans, step, num_parts
     _write_lists(numbers, rows, tiles)
@@ -103,6 +113,7 @@ def lower(parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: i
         tables += blocks
     return Pass(
         num_rows=num_rows,
+        num_row_chunks=-(-num_rows // row_step),
         num_split_rows=num_rows if num_spans else 0,
         num_outputs=len(rows.outputs),
         num_tile_parts=len(tiles) * num_parts,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
-from kvist.kernels import attention, blocks, elementwise, embedding, matmul, rotary, spans, tally, target
-from kvist.kernels.layout import GROUP, SPAN_TOKENS, padded, quantised_row_bytes
+from kvist.kernels import attention, blocks, elementwise, embedding, gated, matmul, rotary, spans, tally, target
+from kvist.kernels.layout import GROUP, PANEL_ROWS, SPAN_TOKENS, padded, quantised_row_bytes
 from kvist.model import ranges
 from kvist.model.families import DecoderSpec
 from kvist.model.layers import LayerWeights, ModelWeights, Norm, Placed
@@ -98,7 +98,10 @@ class Writer:
             tally_bytes = max(tally.scratch_bytes(self.num_spans, share) for share in shares)
         widest = max(self.wide, self.mlp, self.attended_stride // 4)
         attending = attention.scratch_bytes(dims, queries)
-        return max(tally_bytes, 4 * widest, matmul.scratch_bytes(widest), attending, 8 * dims)
+        multiplying = matmul.scratch_bytes(widest)
+        if any(self._is_gated_at_once(weights) for weights in self.weights.layers):
+            multiplying = max(multiplying, gated.scratch_bytes(self.wide, self.max_rows))
+        return max(tally_bytes, 4 * widest, multiplying, attending, 8 * dims)
 
     def write(self, *, is_few: bool, has_tallies: bool = False) -> Program:
         """The program for passes of few rows, or of many: they differ in how matrices are divided into chunks.
@@ -176,7 +179,7 @@ class Writer:
             "is_last": is_last,
         }
         kernel = self.kernels.number(elementwise.norm_kernel, elementwise.NORMS[self.spec.norm], int(is_quantised))
-        program.add(kernel, Counts(outputs=1) if is_last else Counts(rows=1), elementwise.NORM, values)
+        program.add(kernel, Counts(outputs=1) if is_last else Counts(row_chunks=1), elementwise.NORM, values)
         return Input(self.normed, stride, is_quantised)
 
     def _matmul(
@@ -270,7 +273,7 @@ class Writer:
             **self._heads(layer, place),
         }
         kernel = self.kernels.number(blocks.append_kernel, layer.k_dim, *self._codecs(place))
-        program.add(kernel, Counts(rows=layer.num_kv_heads), blocks.AP, values)
+        program.add(kernel, Counts(row_chunks=layer.num_kv_heads), blocks.AP, values)
 
     def _tally(self, program: Program, layer: LayerSpec, place: LayerPlace) -> None:
         """Beside attention, which reads the same queries and keys: nobody waits for it before the next layer."""
@@ -311,9 +314,36 @@ class Writer:
 
     def _mlp(self, program: Program, weights: LayerWeights, is_few: bool) -> None:
         rows = self._norm(program, weights.mlp_norm, weights.up)
-        self._matmul(program, weights.up, rows, self.up, self.up_stride, is_few)
-        rows = self._activation(program, is_few, is_quantised=is_quantised_input(weights.down))
+        if not is_few and self._is_gated_at_once(weights):
+            rows = self._gated(program, weights.up[0][0], rows)
+        else:
+            self._matmul(program, weights.up, rows, self.up, self.up_stride, is_few)
+            rows = self._activation(program, is_few, is_quantised=is_quantised_input(weights.down))
         self._matmul(program, weights.down, rows, self.x, self.wide * 4, is_few, adds=True)
+
+    def _is_gated_at_once(self, weights: LayerWeights) -> bool:
+        """Whether gate and up are one matrix, in panels of which two are a group that the next matrix reads."""
+        is_one = self.spec.is_gated and len(weights.up) == 1 and self.model.mlp_width % GROUP == 0
+        return is_one and is_quantised_input(weights.up) and is_quantised_input(weights.down)
+
+    def _gated(self, program: Program, matrix: Matrix, rows: Input) -> Input:
+        """Gate, up and activation in one line."""
+        stride = quantised_row_bytes(self.mlp)
+        values = {
+            "w": matrix.offset,
+            "panels": self.mlp // PANEL_ROWS,
+            "width": padded(matrix.width),
+            "x": rows.at,
+            "x_stride": rows.stride,
+            "bias": matrix.bias,
+            "out": self.hidden,
+            "out_stride": stride,
+            "stride_groups": self.num_threads,
+        }
+        kind = elementwise.ACTIVATIONS[self.spec.activation]
+        kernel = self.kernels.number(gated.gated_kernel, matmul.FORMS[matrix.form], kind)
+        program.add(kernel, Counts(fixed=self.mlp // GROUP), gated.GATED, values)
+        return Input(self.hidden, stride, is_quantised=True)
 
     def _activation(self, program: Program, is_few: bool, *, is_quantised: bool) -> Input:
         stride = quantised_row_bytes(self.mlp) if is_quantised else self.mlp * 4
@@ -329,7 +359,7 @@ class Writer:
         }
         kind = elementwise.ACTIVATIONS[self.spec.activation]
         kernel = self.kernels.number(elementwise.activation_kernel, kind, int(is_quantised))
-        program.add(kernel, Counts(rows=-(-self.mlp // segment)), elementwise.ACT, values)
+        program.add(kernel, Counts(row_chunks=-(-self.mlp // segment)), elementwise.ACT, values)
         return Input(self.hidden, stride, is_quantised)
 
 
