@@ -82,8 +82,8 @@ def cache_of(decoder: Decoder) -> KvCache:
 def writers(tmp_path_factory: pytest.TempPathFactory) -> list[Writer]:
     """Of the families between which every kernel and every optional place occurs, with 8-bit weights too."""
     made = []
-    for family, weights in (("qwen3", "f32"), ("gpt2", "f32"), ("qwen2", "q8")):
-        decoder = loaded(family, 2, tmp_path_factory.mktemp(family), weights)  # 2 has several KV heads
+    for family, number, weights in (("qwen3", 2, "f32"), ("gpt2", 2, "f32"), ("qwen2", 2, "q8"), ("qwen2", 8, "q8")):
+        decoder = loaded(family, number, tmp_path_factory.mktemp(family), weights)  # these have several KV heads
         made.append(writer_of(decoder, cache_of(decoder)))
     return made
 
