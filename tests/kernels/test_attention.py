@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 SHAPES = [
     *(Heads(dim, share) for dim, share in ((16, 1), (16, 3), (32, 8), (64, 4), (80, 4), (128, 2))),
     *(Heads(dim, 3, k_codec="bf16", v_codec="bf16") for dim in (16, 64)),
+    Heads(16, 3, cap=1.5),
 ]
 """Kinds that other tests compile too: a kind takes seconds. ``make sweeps`` has the others."""
 WINDOWS = (None, 1, 5, 16, 100, 257, 300)
@@ -25,7 +26,7 @@ LENGTH = 560
 
 
 def names(heads: Heads) -> str:
-    return f"{heads.dim}x{heads.share} {heads.k_codec}"
+    return f"{heads.dim}x{heads.share} {heads.k_codec}" + (f" below {heads.cap:g}" if heads.cap else "")
 
 
 def numbers(heads: Heads, length: int = LENGTH, key: str = "") -> tuple[Array, Array, Array]:
@@ -57,7 +58,7 @@ def check(found: Array, exact: Array, values: Array, largest_score: float) -> No
 @pytest.mark.parametrize("heads", SHAPES, ids=names)
 def test_attention(heads: Heads) -> None:
     for window in WINDOWS:
-        kind = Heads(heads.dim, heads.share, heads.kv_heads, window, heads.k_codec, heads.v_codec)
+        kind = dataclasses.replace(heads, window=window)
         qkv = numbers(kind)
         exact = expected(kind, *qkv)
         for sizes in ([40], [250, 1, 3, 4, 2, 5, 256]):
@@ -98,6 +99,7 @@ def check_division(heads: Heads, data: st.DataObject) -> None:
 CODED = [
     Heads(16, 3, k_codec="int8", v_codec="int8"),
     Heads(16, 3, k_codec="int4", v_codec="int4"),
+    Heads(16, 3, k_codec="int8", v_codec="int8", cap=1.5),
     Heads(64, 3, k_codec="int8", v_codec="int8"),
     Heads(64, 3, k_codec="int4", v_codec="int4"),
     Heads(80, 2, k_codec="int8", v_codec="int4"),
@@ -105,7 +107,7 @@ CODED = [
 ]
 
 
-@pytest.mark.parametrize("heads", CODED, ids=lambda h: f"{h.dim}x{h.share} {h.k_codec}-{h.v_codec}")
+@pytest.mark.parametrize("heads", CODED, ids=lambda h: f"{names(h)}-{h.v_codec}")
 def test_integers_are_multiplied_as_the_twin_multiplies_them(heads: Heads) -> None:
     check_twin(heads, (None, 5, 300))
 

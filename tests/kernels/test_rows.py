@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal, getcontext
 from typing import Any
 
@@ -172,6 +173,9 @@ def test_exp_is_within_two_units_in_the_last_place() -> None:
 
 def exact_activation(kind: str, x: Array) -> tuple[Array, Array]:
     """(act(x) in f64, how far f32 may be from it): the exponent's own rounding is scaled up by its size."""
+    if kind == "gelu":
+        tail = np.vectorize(math.erfc)(np.abs(x) / np.sqrt(2)) * np.abs(x) / 2
+        return np.maximum(x, 0) - tail, (24 + 3 * np.minimum(x * x, 180)) * ULP * tail + 2 * ULP * np.abs(x) + 1e-35
     exponent = x if kind == "silu" else 2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
     with np.errstate(over="ignore"):
         exact = x / (1 + np.exp(-exponent))
@@ -179,7 +183,7 @@ def exact_activation(kind: str, x: Array) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("is_gated", [True, False])
-@pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("kind", ["silu", "gelu_tanh", "gelu"])
 def test_activations(kind: str, is_gated: bool) -> None:
     for width in (1, 32, 40, 100):
         for segment in (32, 64, 128):
@@ -233,7 +237,7 @@ def panels(form: str, raw: Array, rows: int, width: int) -> Array:
 @pytest.mark.parametrize("is_learned", [False, True])
 @pytest.mark.parametrize("form", WEIGHT_TYPES)
 def test_embeddings_are_the_files_numbers(form: str, is_learned: bool) -> None:
-    """Bit for bit: the file's scale, product and minimum are each rounded as the gguf package rounds them."""
+    """Bit for bit, times a scale: the file's scale, product and minimum each rounded as the gguf package does."""
     rows, width = 37, 96
     matrices = [packed(form, rows, width, 1)]
     if form.startswith("q"):
@@ -247,6 +251,7 @@ def test_embeddings_are_the_files_numbers(form: str, is_learned: bool) -> None:
         learned = normal(4, width, key="learned")
         weights, work = Arena(), new_work()
         w, at = weights.put(panels(form, matrix.raw, rows, width)), weights.put(learned)
+        scale = weights.put(np.array([1.5], np.float32))
         out = work.room(5, padded(width))
         table = new_table(
             lists=(tokens, positions), **{str(NUM_ROWS): 5, str(TOKENS): TABLE_HEAD, str(POSITIONS): TABLE_HEAD + 5}
@@ -254,9 +259,9 @@ def test_embeddings_are_the_files_numbers(form: str, is_learned: bool) -> None:
         run_line(
             made(embedding.embedding_kernel, matmul.FORMS[form]), embedding.EM, 5, weights=weights, work=work,
             table=table, w=w, width=width, padded=padded(width), out=out, out_stride=4 * padded(width),
-            positions=at if is_learned else -1,
+            positions=at if is_learned else -1, scale=scale,
         )  # fmt: skip
-        expected = matrix.values[tokens] + (learned[positions] if is_learned else np.float32(0))
+        expected = matrix.values[tokens] * np.float32(1.5) + (learned[positions] if is_learned else np.float32(0))
         assert np.array_equal(work.get(out, 5, padded(width))[:, :width], expected)
 
 

@@ -22,7 +22,7 @@ from kvist.spec.retention import RetentionSpec
 
 Array = np.ndarray[Any, Any]
 LENGTH = 330
-SHAPES = [Heads(16, 3), Heads(16, 1), Heads(64, 3, k_codec="bf16", v_codec="bf16"), Heads(32, 8)]
+SHAPES = [Heads(16, 3), Heads(16, 1), Heads(64, 3, k_codec="bf16", v_codec="bf16"), Heads(32, 8), Heads(16, 3, cap=1.5)]
 NEVER = RetentionSpec("h2o", 1 << 20)
 """Tallies everything and never chooses."""
 
@@ -42,6 +42,7 @@ def add_rows(heads: Heads, sequence: Sequence, q: Array, k: Array, v: Array, uni
     codecs = spans.CODECS[heads.k_codec], spans.CODECS[heads.v_codec]
     weights, work = Arena(), new_work()
     scale, eps = weights.put(np.array([1 / np.sqrt(dim)], np.float32)), weights.put(np.zeros(1, np.float32))
+    cap = weights.put(np.array([heads.cap], np.float32))
     qkv = work.put(np.concatenate([x.reshape(len(x), -1) for x in (q, k, v)], axis=1))
     scratch = tally.scratch_bytes(-(-LENGTH // SPAN_TOKENS), share) + 8 * dim
     tallying.table[SCRATCH] = work.room(scratch, dtype=np.uint8)
@@ -54,8 +55,8 @@ def add_rows(heads: Heads, sequence: Sequence, q: Array, k: Array, v: Array, uni
         q_norm=-1, k_norm=-1, eps=eps, window=0, sink_q=0, sink_angles=0, **place, **arenas,
     )  # fmt: skip
     run_line(
-        made(tally.tally_kernel, dim, *codecs, share), tally.TALLY, tallying.num_units * heads.kv_heads,
-        **place, **arenas,
+        made(tally.tally_kernel, dim, *codecs, share, int(heads.cap > 0)), tally.TALLY,
+        tallying.num_units * heads.kv_heads, cap=cap if heads.cap else -1, **place, **arenas,
     )  # fmt: skip
     tallying.give()
 
@@ -75,12 +76,14 @@ def expected(heads: Heads, q: Array, k: Array) -> Array:
     """Sums of weights by token in float64."""
     keys = np.repeat(stored(k, heads.k_codec).astype(np.float64), heads.share, axis=1)
     scores = np.einsum("thd,shd->hts", q.astype(np.float64), keys) / np.sqrt(heads.dim)
+    if heads.cap:
+        scores = heads.cap * np.tanh(scores / heads.cap)
     scores[:, np.arange(LENGTH)[:, None] < np.arange(LENGTH)] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray((weights / weights.sum(axis=-1, keepdims=True)).sum(axis=(0, 1)))
 
 
-@pytest.mark.parametrize("heads", SHAPES, ids=lambda heads: f"{heads.dim}x{heads.share} {heads.k_codec}")
+@pytest.mark.parametrize("heads", SHAPES, ids=lambda heads: f"{heads.dim}x{heads.share} {heads.k_codec} {heads.cap:g}")
 def test_tally(heads: Heads) -> None:
     """A weight is off by its exp's and its sum's rounding, and by half a unit."""
     q, k, v = numbers(heads)

@@ -23,7 +23,7 @@ from kvist.model.writer import Writer
 from kvist.spec.cache import CacheSpec
 
 PLACES = {
-    "embedding_kernel": ("w", "out"),
+    "embedding_kernel": ("w", "out", "scale"),
     "rotary_kernel": ("frequencies", "factor", "out", "sink_out"),
     "norm_kernel": ("x", "weight", "eps", "out"),
     "matmul_kernel": ("w", "x", "out"),
@@ -33,6 +33,9 @@ PLACES = {
     "finish_kernel": ("out", "parts"),
     "tally_kernel": ("q", "k", "v"),
     "activation_kernel": ("gate", "out"),
+    "residual_kernel": ("x", "branch", "weight", "eps", "scale"),
+    "parts_kernel": ("x", "weight", "eps"),
+    "cap_kernel": ("x", "cap"),
 }
 SIZES = {
     "rotary_kernel": ("count", "out_stride"),
@@ -44,13 +47,18 @@ SIZES = {
     "finish_kernel": ("out_stride", "heads"),
     "tally_kernel": ("q_head", "k_head", "k_block", "v_head", "v_block", "kv_heads"),
     "activation_kernel": ("stride", "width"),
+    "residual_kernel": ("stride", "branch_stride", "width"),
+    "parts_kernel": ("parts", "width"),
+    "cap_kernel": ("width",),
 }
 OPTIONAL = {
     "embedding_kernel": ("positions",),
     "norm_kernel": ("bias",),
     "matmul_kernel": ("bias",),
     "append_kernel": ("q_norm", "k_norm"),
-    "attention_kernel": ("quantised",),
+    "attention_kernel": ("quantised", "cap"),
+    "tally_kernel": ("cap",),
+    "residual_kernel": ("bias",),
     "finish_kernel": ("quantised",),
     "activation_kernel": ("up",),
 }

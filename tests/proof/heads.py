@@ -35,6 +35,7 @@ class Heads:
     window: int | None = None
     k_codec: str = "f32"
     v_codec: str = "f32"
+    cap: float = 0.0
 
     @property
     def num_heads(self) -> int:
@@ -78,6 +79,7 @@ def attend(
     rows, codecs = lowered.num_rows, (spans.CODECS[heads.k_codec], spans.CODECS[heads.v_codec])
     weights, work = Arena(), new_work()
     scale, eps = weights.put(np.array([1 / np.sqrt(dim)], np.float32)), weights.put(np.zeros(1, np.float32))
+    cap = weights.put(np.array([heads.cap], np.float32))
     qkv = work.put(
         np.concatenate([np.concatenate([x.reshape(len(x), -1) for x in part[1:]], axis=1) for part in parts])
     )
@@ -100,8 +102,9 @@ def attend(
         "out": out, "out_stride": heads.num_heads * dim * 4, "parts": kept,
         "quantised": -1, "quantised_stride": 0, "width": heads.num_heads * dim,
     }  # fmt: skip
+    kernel = made(attention.attention_kernel, dim, *codecs, share, int(heads.cap > 0))
     run_line(
-        made(attention.attention_kernel, dim, *codecs, share), attention.AT, lowered.num_tile_parts * kv_heads,
+        kernel, attention.AT, lowered.num_tile_parts * kv_heads, cap=cap if heads.cap else -1,
         **place, **common, **arenas,
     )  # fmt: skip
     run_line(
@@ -120,6 +123,8 @@ def expected(heads: Heads, q: Array, k: Array, v: Array) -> Array:
         for x, codec, is_key in ((k, heads.k_codec, True), (v, heads.v_codec, False))
     )
     scores = np.einsum("thd,shd->hts", q.astype(np.float64), keys) / np.sqrt(heads.dim)
+    if heads.cap:
+        scores = heads.cap * np.tanh(scores / heads.cap)
     past = np.arange(len(q))[:, None] - np.arange(len(q))
     scores[:, (past < 0) | (past >= (heads.window or len(q)))] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -39,6 +39,12 @@ def exp_of(x: Array, v_codec: str) -> Array:
     return np.concatenate([compute(line[None])[0] for line in lines])[: x.size]
 
 
+def capped_of(x: Array, cap: float) -> Array:
+    """cap * tanh(x / cap) of a line of float32 numbers, by the kernels' operations."""
+    one, two, limit = np.float32(1), np.float32(2), np.float32(cap)
+    return limit * (one - two / (exp_of(two * (x / limit)) + one))
+
+
 def float_scores(q: Array, keys: Array) -> Array:
     """[T]: a query [D] times keys [T, D], even and odd dims summed apart with one rounding each."""
     sums = [np.zeros((1, len(keys)), np.float32) for _ in range(2)]
@@ -68,8 +74,10 @@ class Head:
     def scores(self, q: Array) -> Array:
         q = q * np.float32(1 / np.sqrt(self.heads.dim))
         if is_float(self.heads.k_codec):
-            return float_scores(q, self.keys)
-        return integer_scores(q, self.k.key_numbers(self.raw_k), codecs.scales_of(self.raw_k)[:, 0])
+            scores = float_scores(q, self.keys)
+        else:
+            scores = integer_scores(q, self.k.key_numbers(self.raw_k), codecs.scales_of(self.raw_k)[:, 0])
+        return capped_of(scores, self.heads.cap) if self.heads.cap else scores
 
     def weighted(self, p: Array, first: int) -> Array:
         """[D]: weights p of the tokens from ``first`` on times their values."""

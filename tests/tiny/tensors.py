@@ -1,7 +1,8 @@
 """The tensors of a tiny model under Hugging Face's names, and a directory that holds them.
 
-Matrices have deviation 1 / sqrt(fan_in), norms are 1 + 0.3 x normal, biases 0.3 x normal: logits then spread near 1,
-so that every switch of a model shows far above float rounding (the library's own initialisation hides most).
+Matrices have deviation 1 / sqrt(fan_in), norms are 1 + 0.3 x normal (Gemma stores them less 1), biases 0.3 x normal:
+logits then spread near 1, so that every switch of a model shows far above float rounding (the library's own
+initialisation hides most).
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from tiny.models import Config, TinyModel
+from tiny.shapes import LAYERS, Shapes, dense_shapes, linear
 from tiny.stream import Stream
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
-Shapes = dict[str, tuple[int, ...]]
 
 
 def tensor_shapes(config: Config) -> Shapes:
     """Return the shape of every tensor that a checkpoint of this config has."""
+    if config["model_type"] in LAYERS:
+        return dense_shapes(config)
     return gpt2_shapes(config) if config["model_type"] == "gpt2" else llama_shapes(config)
 
 
@@ -71,10 +74,6 @@ def gpt2_shapes(config: Config) -> Shapes:
     return shapes
 
 
-def linear(name: str, rows: int, columns: int, bias: bool) -> Shapes:
-    return {name + ".weight": (rows, columns)} | ({name + ".bias": (rows,)} if bias else {})
-
-
 def tensors(model: TinyModel) -> dict[str, Array]:
     """Return all tensors; a tensor depends on the model's seed, its own name and its shape alone."""
     return {name: tensor(model, name, shape) for name, shape in tensor_shapes(model.config).items()}
@@ -87,7 +86,7 @@ def tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> Array:
     if name.endswith(".bias"):
         return normal * np.float32(0.3)
     if len(shape) == 1:
-        return 1 + normal * np.float32(0.3)
+        return (0 if model.config["model_type"].startswith("gemma") else 1) + normal * np.float32(0.3)
     is_stored_in_out = model.config["model_type"] == "gpt2" and ".h." in name
     fan_in = shape[0] if is_stored_in_out else shape[1]
     return normal * np.float32(1 / np.sqrt(fan_in))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvist.kernels import span_codes, span_floats, target
+from kvist.kernels.caps import cap_scores
 from kvist.kernels.codes import turn
 from kvist.kernels.elementwise import exp, padded_width, place_of, quantise_groups
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
@@ -76,7 +77,7 @@ ZERO_INT = np.int64(0)
 
 AT = fields(
     "group kv_heads share q q_head sink_q k k_head k_block v "
-    "v_head v_block window out out_stride parts quantised quantised_stride width"
+    "v_head v_block window out out_stride parts quantised quantised_stride width cap"
 )
 FIN = fields("heads chunk_heads out out_stride parts share window quantised quantised_stride width")
 
@@ -158,6 +159,8 @@ def attend_queries(arenas, head, start, end, q, query, scores, runs, is_apart, s
     first, last = start // BLOCK_TOKENS, (stop + BLOCK_TOKENS - 1) // BLOCK_TOKENS
     record, parts = record_bytes(shape), scores + value(rows) * SCORE_BYTES
     shape.write_scores(arenas, head, first, last, query, scores, shape, rows)
+    if value(shape.is_capped):
+        cap_scores(arenas.work, scores, first, last, shape.cap, rows)
     shape.weigh_values(arenas, head, start, stop, q, scores, parts, shape, rows, joint_rows)
     for r in range(value(rows)):
         position = position_of(head, q + r)
@@ -405,8 +408,11 @@ def _joint(rows: int, registers_a_row: int, registers: int) -> int:
     return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * registers_a_row <= registers))
 
 
-def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
-    """The kernel of attention for one head dim, one way of storing K and V, and ``share`` query heads a KV head."""
+def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped: int = 0) -> Any:
+    """The kernel of attention for one head dim, one way of storing K and V, and ``share`` query heads a KV head.
+
+    ``is_capped``: scores have a soft cap.
+    """
     most = target.current().query_rows
     few = share if share <= most else share % most or most
     registers = 24 if most > 3 else 8
@@ -419,7 +425,15 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
     def run_attention(chunk, thread, line, program, table, weights, cache, work):
         arenas = Arenas(table, cache, work)
         shape = Shape(
-            static(dim), static(half), static(panel), static(k_codec), static(v_codec), write_scores, weigh_values
+            static(dim),
+            static(half),
+            static(panel),
+            static(k_codec),
+            static(v_codec),
+            write_scores,
+            weigh_values,
+            static(is_capped),
+            get_f32(weights, program[line, AT.cap]) if is_capped else np.float32(0),
         )
         groups = Groups(static(most), static(joint_most), static(few), static(joint_few))
         attend(chunk, thread, line, program, arenas, shape, groups)

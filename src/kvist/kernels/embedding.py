@@ -1,6 +1,6 @@
 """One row of the embedding matrix, read from the panels that the output matrix shares, as f32.
 
-A chunk is a row of the pass. Where positions are learned, their row is added.
+A chunk is a row of the pass. Each number is multiplied with ``scale``; where positions are learned, their row is added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvist.kernels.simd import (
     value,
 )
 
-EM = fields("w width padded out out_stride positions")
+EM = fields("w width padded out out_stride positions scale")
 
 
 @inline
@@ -69,11 +69,11 @@ def embed(row, line, program, table, weights, work, form):
     width = program[line, EM.width]
     panel = program[line, EM.w] + token // PANEL_ROWS * panel_bytes(program[line, EM.padded], form)
     out = program[line, EM.out] + row * program[line, EM.out_stride]
-    learned = program[line, EM.positions]
+    learned, scale = program[line, EM.positions], get_f32(weights, program[line, EM.scale])
     if learned >= 0:
         learned += table[table[POSITIONS] + row] * width * 4
     for k in range(width):
-        x = element(weights, panel, token % PANEL_ROWS, k, form)
+        x = element(weights, panel, token % PANEL_ROWS, k, form) * scale
         if learned >= 0:
             x += get_f32(weights, learned + k * 4)
         put_f32(work, out + k * 4, x)

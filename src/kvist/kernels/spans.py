@@ -87,7 +87,7 @@ class Shape(NamedTuple):
     """Compile-time constants: head dim and its half, how K and V are stored, and the kernels' pieces for that.
 
     ``panel`` is how many dims of integer values are added up together; ``write_scores`` and ``weigh_values`` are of
-    ``span_floats`` or ``span_codes``.
+    ``span_floats`` or ``span_codes``. Where ``is_capped``, scores are capped at ``cap``, which is no constant.
     """
 
     dim: Any
@@ -97,6 +97,8 @@ class Shape(NamedTuple):
     v_codec: Any
     write_scores: Any
     weigh_values: Any
+    is_capped: Any
+    cap: Any
 
 
 @inline

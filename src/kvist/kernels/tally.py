@@ -13,6 +13,7 @@ import numpy as np
 
 from kvist.kernels import target
 from kvist.kernels.attention import SCORES, VALUES
+from kvist.kernels.caps import cap_scores
 from kvist.kernels.elementwise import exp
 from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import (
@@ -33,6 +34,7 @@ from kvist.kernels.layout import (
 from kvist.kernels.simd import (
     add,
     add_i32,
+    get_f32,
     get_i32,
     keep_lanes,
     load_f32,
@@ -59,7 +61,7 @@ ONE = np.float32(1 << 24)
 MAX_QUERIES = 127
 """Queries of a chunk: so many weights of 1 fit an int32."""
 
-TALLY = fields("group kv_heads share q q_head k k_head k_block v v_head v_block")
+TALLY = fields("group kv_heads share q q_head k k_head k_block v v_head v_block cap")
 
 
 class Scored(NamedTuple):
@@ -107,6 +109,8 @@ def tally_row(arenas, head, slot, query, scores, sums, shape, rows):
         for span in range(num_spans):
             end = min((span + 1) * SPAN_BLOCKS, slot // BLOCK_TOKENS + 1)
             shape.write_scores(arenas, head, span * SPAN_BLOCKS, end, at, scores + span * stride, shape, rows)
+            if value(shape.is_capped):
+                cap_scores(arenas.work, scores + span * stride, span * SPAN_BLOCKS, end, shape.cap, rows)
         for r in range(value(rows)):
             add_weights(arenas.work, scores + r * SCORE_BYTES, sums, num_spans, stride, slot + 1)
 
@@ -134,14 +138,22 @@ def tally(chunk, thread, line, program, arenas, shape, rows):
         table[into + s] += np.int64(get_i32(arenas.work, sums + s * 4))
 
 
-def tally_kernel(dim: int, k_codec: int, v_codec: int, share: int) -> Any:
+def tally_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped: int = 0) -> Any:
     """The kernel for one head dim, one way of storing K and V, and ``share`` query heads a KV head."""
     rows, half, write_scores, weigh_values = joint_rows(share), dim // 2, SCORES[k_codec], VALUES[v_codec]
 
     @kernel(SIGNATURE)
     def run_tally(chunk, thread, line, program, table, weights, cache, work):
         shape = Shape(
-            static(dim), static(half), static(half), static(k_codec), static(v_codec), write_scores, weigh_values
+            static(dim),
+            static(half),
+            static(half),
+            static(k_codec),
+            static(v_codec),
+            write_scores,
+            weigh_values,
+            static(is_capped),
+            get_f32(weights, program[line, TALLY.cap]) if is_capped else np.float32(0),
         )
         arenas = Arenas(table, cache, work)
         tally(chunk, thread, line, program, arenas, shape, static(rows))

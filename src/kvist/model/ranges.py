@@ -10,8 +10,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvist.kernels import attention, blocks, elementwise, embedding, gated, matmul, rotary, spans, tally
-from kvist.kernels.layout import FIRST_FIELD, GROUP, GROUP_BYTES, KERNEL, PANEL_ROWS, padded, quantised_row_bytes
+from kvist.kernels import (
+    attention,
+    blocks,
+    caps,
+    elementwise,
+    embedding,
+    gated,
+    matmul,
+    residual,
+    rotary,
+    spans,
+    tally,
+)
+from kvist.kernels.layout import (
+    FIRST_FIELD,
+    GROUP,
+    GROUP_BYTES,
+    KERNEL,
+    LANES,
+    PANEL_ROWS,
+    padded,
+    quantised_row_bytes,
+)
 from kvist.model.program import Key, Program
 from kvist.spec.cache import BLOCK_TOKENS, head_key_bytes, head_value_bytes
 
@@ -92,6 +113,7 @@ def _embedding(at: Columns, constants: tuple[int, ...], limits: Limits) -> Exten
     yield Extent("weights", at.w, num_panels * _panel_bytes(at.padded, form))
     if at.positions >= 0:
         yield Extent("weights", at.positions, limits.context_length * at.width * 4)
+    yield Extent("weights", at.scale, 4)
     yield _rows(at.out, at.out_stride, at.width * 4, limits.num_rows)
 
 
@@ -103,16 +125,45 @@ def _rotary(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents
 
 
 def _norm(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
-    _, is_quantised = constants
+    kind, is_quantised = constants
     row_bytes = padded(at.width) * 4
-    yield Extent("weights", at.weight, row_bytes)
-    yield Extent("weights", at.eps, 4)
-    if at.bias >= 0:
-        yield Extent("weights", at.bias, row_bytes)
+    yield from _norm_weights(at, kind)
     yield _rows(at.x, at.stride, row_bytes, limits.num_rows)
     yield _rows(at.out, at.out_stride, _activations(at.width, is_quantised), limits.num_rows)
     if is_quantised:
         yield Extent("scratch", 0, row_bytes)
+
+
+def _norm_weights(at: Columns, kind: int) -> Extents:
+    row_bytes = padded(at.width) * 4
+    if kind != elementwise.NONE:
+        yield Extent("weights", at.weight, row_bytes)
+    yield Extent("weights", at.eps, 4)
+    if at.bias >= 0:
+        yield Extent("weights", at.bias, row_bytes)
+
+
+def _residual(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    (kind,) = constants
+    row_bytes = padded(at.width) * 4
+    yield from _norm_weights(at, kind)
+    yield Extent("weights", at.scale, 4)
+    yield _rows(at.x, at.stride, row_bytes, limits.num_rows)
+    yield _rows(at.branch, at.branch_stride, row_bytes, limits.num_rows)
+    yield Extent("scratch", 0, row_bytes)
+
+
+def _parts(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    assert at.width % LANES == 0, at.width
+    yield Extent("weights", at.weight, (at.parts - 1) * at.weight_stride + at.width * 4)
+    yield Extent("weights", at.eps, 4)
+    yield _rows(at.x, at.stride, at.parts * at.width * 4, limits.num_rows)
+
+
+def _cap(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    assert at.stride == limits.logits_stride, (at.stride, limits.logits_stride)
+    yield Extent("weights", at.cap, 4)
+    yield _rows(at.x, at.stride, padded(at.width, LANES) * 4, 1)
 
 
 def _matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
@@ -180,8 +231,10 @@ def _attended(at: Columns, dim: int, heads: int, limits: Limits) -> Extents:
 
 
 def _attention(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
-    dim, k_codec, v_codec, share = constants
+    dim, k_codec, v_codec, share, _ = constants
     yield from _stored(at, dim, k_codec, v_codec, limits)
+    if at.cap >= 0:
+        yield Extent("weights", at.cap, 4)
     yield _queries(at.q, at, dim, limits)
     yield _queries(at.sink_q, at, dim, limits)
     yield from _attended(at, dim, at.kv_heads * share, limits)
@@ -189,8 +242,10 @@ def _attention(at: Columns, constants: tuple[int, ...], limits: Limits) -> Exten
 
 
 def _tally(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
-    dim, k_codec, v_codec, share = constants
+    dim, k_codec, v_codec, share, _ = constants
     yield from _stored(at, dim, k_codec, v_codec, limits)
+    if at.cap >= 0:
+        yield Extent("weights", at.cap, 4)
     yield _queries(at.q, at, dim, limits)
     yield Extent("scratch", 0, tally.scratch_bytes(limits.num_spans, share))
 
@@ -216,6 +271,9 @@ EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int
     embedding.embedding_kernel: (embedding.EM, _embedding),
     rotary.rotary_kernel: (rotary.ROPE, _rotary),
     elementwise.norm_kernel: (elementwise.NORM, _norm),
+    residual.residual_kernel: (residual.RES, _residual),
+    residual.parts_kernel: (residual.PART, _parts),
+    caps.cap_kernel: (caps.CAP, _cap),
     matmul.matmul_kernel: (matmul.MM, _matmul),
     gated.gated_kernel: (gated.GATED, _gated),
     blocks.append_kernel: (blocks.AP, _append),

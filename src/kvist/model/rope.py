@@ -1,8 +1,9 @@
 """Rotary frequencies from a config's rope settings (Su et al., 2021), fixed when the model is loaded.
 
-Powers are taken in decimal arithmetic of 40 digits and rounded once to f32, so that no library's ``pow`` decides a bit.
-Scaling follows transformers' ``modeling_rope_utils``: none, linear, llama3; ``factors`` are a GGUF file's finished
-divisors.
+Powers and logarithms are taken in decimal arithmetic of 40 digits and rounded once, so that no library's ``pow``
+decides a bit. Scaling follows transformers' ``modeling_rope_utils``: none, linear, dynamic, llama3, yarn, longrope;
+where that looks at a sequence's length (dynamic, longrope), this takes the model's context, so that a key's bits never
+depend on what comes later. ``factors`` are a GGUF file's finished divisors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from math import inf, isfinite
+from math import ceil, floor, inf, isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,8 @@ import numpy.typing as npt
 from kvist.checkpoint.files import quote
 from kvist.errors import SpecError, UnsupportedError
 
-SCALINGS = ("default", "linear", "llama3", "factors")
+SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "factors")
+_OTHER_NAMES = {"su": "longrope", "ntk": "dynamic"}
 _DIGITS = Context(prec=40)
 _TWO_PI = 6.283185307179586
 
@@ -42,47 +44,144 @@ class RopeSpec:
                 f"rotary positions need an even width of at least 2 and a base above 0, got {self.dim} and {self.base}"
             )
 
-    def setting(self, name: str) -> float:
+    @property
+    def original_context(self) -> float:
+        """The context that the model was first trained with."""
+        return self.setting("original_max_position_embeddings")
+
+    @property
+    def context(self) -> float:
+        """The context that the rotation is made for."""
+        return self.setting("max_position_embeddings")
+
+    def has(self, name: str) -> bool:
+        return dict(self.settings).get(name) is not None
+
+    def setting(self, name: str, default: float | None = None) -> float:
+        """A number above 0; the ``default`` where there is none."""
         number = dict(self.settings).get(name)
+        number = default if number is None else number
         if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < inf:
             raise SpecError(f"rope scaling {self.scaling} needs a number above 0 for {name}, got {number!r}")
         return float(number)
 
-    def factors(self) -> npt.NDArray[np.float64]:
-        """The divisors of a GGUF file's tensor, one for each pair of dims."""
-        found = dict(self.settings).get("factors")
+    def factors(self, name: str = "factors") -> npt.NDArray[np.float64]:
+        """Divisors, one for each pair of dims."""
+        found = dict(self.settings).get(name)
         numbers = found if isinstance(found, list) and all(type(number) in (int, float) for number in found) else []
         if len(numbers) != self.dim // 2 or not all(0 < number < inf for number in numbers):
-            raise SpecError(f"rope scaling factors needs {self.dim // 2} numbers above 0, got {len(numbers)}")
+            raise SpecError(
+                f"rope scaling {self.scaling} needs {self.dim // 2} numbers above 0 as {name}, got {len(numbers)}"
+            )
         return np.array(numbers, np.float64)
 
 
-def rope_from_config(config: Mapping[str, object], head_dim: int) -> RopeSpec:
-    """Return the rope settings of a config.json, written as transformers 4 or 5 writes them."""
+def rope_from_config(
+    config: Mapping[str, object],
+    head_dim: int,
+    *,
+    kind: str = "",
+    default_base: float = 10000.0,
+    default_part: float = 1.0,
+    keys: tuple[str, str] = ("rope_theta", "partial_rotary_factor"),
+) -> RopeSpec:
+    """Return the rope settings of a config.json, written as transformers 4 or 5 writes them.
+
+    ``kind``: of layers of this kind, where these have settings of their own ("sliding_attention"). ``keys`` are the
+    older keys of base and rotated part, with their defaults.
+    """
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
         raise SpecError(f"rope_scaling must be an object, got {scaling!r}")
-    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
-    base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
-    part = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    for name, number in (("rope_theta", base), ("partial_rotary_factor", part)):
+    own = scaling.get(kind or "full_attention")
+    scaling = own if isinstance(own, Mapping) else scaling
+    name = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    base = scaling.get("rope_theta", config.get(keys[0], default_base))
+    part = scaling.get("partial_rotary_factor", config.get(keys[1], default_part))
+    for key, number in ((keys[0], base), (keys[1], part)):
         if not isinstance(number, int | float) or isinstance(number, bool) or not isfinite(number):
-            raise SpecError(f"{name} must be a finite number, got {number!r}")
-    return RopeSpec(int(head_dim * float(part)), float(base), kind, tuple(sorted(scaling.items())))
+            raise SpecError(f"{key} must be a finite number, got {number!r}")
+    settings = {"max_position_embeddings": config.get("max_position_embeddings"), **scaling}
+    original = config.get("original_max_position_embeddings", scaling.get("original_max_position_embeddings"))
+    settings["original_max_position_embeddings"] = original or settings["max_position_embeddings"]
+    return RopeSpec(
+        int(head_dim * float(part)), float(base), _OTHER_NAMES.get(name, name), tuple(sorted(settings.items()))
+    )
 
 
 def frequencies(rope: RopeSpec) -> npt.NDArray[np.float32]:
     """Return the radians a token for each pair of dims, [dim / 2]."""
     base = Decimal(repr(rope.base))
+    if rope.scaling == "dynamic":
+        base = _dynamic_base(base, rope)
     exponents = [_DIGITS.divide(Decimal(-2 * i), Decimal(rope.dim)) for i in range(rope.dim // 2)]
     plain = np.array([float(_DIGITS.power(base, exponent)) for exponent in exponents])
     if rope.scaling == "linear":
         plain = plain / rope.setting("factor")
     elif rope.scaling == "llama3":
         plain = _llama3(plain, rope)
+    elif rope.scaling == "yarn":
+        plain = _yarn(plain, rope)
+    elif rope.scaling == "longrope":
+        is_long = rope.context > rope.original_context
+        plain = plain / rope.factors("long_factor" if is_long else "short_factor")
     elif rope.scaling == "factors":
         plain = plain / rope.factors()
     return plain.astype(np.float32)
+
+
+def attention_factor(rope: RopeSpec) -> float:
+    """What cosines and sines are multiplied with (yarn and longrope: about how far the context was stretched)."""
+    if rope.scaling not in ("yarn", "longrope"):
+        return 1.0
+    if rope.has("attention_factor"):
+        return rope.setting("attention_factor")
+    factor = _stretch(rope)
+    if rope.scaling == "longrope":
+        ratio = _DIGITS.divide(_log(max(factor, 1.0)), _log(rope.original_context))
+        return float(_DIGITS.sqrt(1 + ratio))
+    if rope.has("mscale") and rope.has("mscale_all_dim"):
+        return _yarn_scale(factor, rope.setting("mscale")) / _yarn_scale(factor, rope.setting("mscale_all_dim"))
+    return _yarn_scale(factor, 1.0)
+
+
+def _stretch(rope: RopeSpec) -> float:
+    """How many times longer the context is than the original one, as stated or as the two say."""
+    return rope.setting("factor", rope.context / rope.original_context)
+
+
+def _log(number: float) -> Decimal:
+    return _DIGITS.ln(Decimal(repr(number)))
+
+
+def _yarn_scale(factor: float, slope: float) -> float:
+    return 1.0 if factor <= 1 else float(_DIGITS.multiply(Decimal(repr(0.1 * slope)), _log(factor)) + 1)
+
+
+def _dynamic_base(base: Decimal, rope: RopeSpec) -> Decimal:
+    """The base for the whole context (bloc97's NTK scaling): within the original one it is the config's own."""
+    factor = rope.setting("factor")
+    stretch = factor * rope.context / rope.original_context - (factor - 1)
+    if stretch <= 1 or rope.dim < 4:
+        return base
+    power = _DIGITS.divide(Decimal(rope.dim), Decimal(rope.dim - 2))
+    return _DIGITS.multiply(base, _DIGITS.power(Decimal(repr(stretch)), power))
+
+
+def _yarn(plain: npt.NDArray[np.float64], rope: RopeSpec) -> npt.NDArray[np.float64]:
+    """Pairs that turn often in the original context are kept, others divided, a ramp between (Peng et al., 2023)."""
+
+    def pair_that_turns(turns: float) -> float:
+        ratio = _log(rope.original_context / (turns * _TWO_PI))
+        return float(_DIGITS.divide(rope.dim * ratio, 2 * _log(rope.base)))
+
+    low, high = pair_that_turns(rope.setting("beta_fast", 32.0)), pair_that_turns(rope.setting("beta_slow", 1.0))
+    if dict(rope.settings).get("truncate", True):
+        low, high = floor(low), ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    ramp = np.clip((np.arange(rope.dim // 2) - low) / (high - low if high != low else 0.001), 0, 1)
+    divided: npt.NDArray[np.float64] = plain / _stretch(rope) * ramp + plain * (1 - ramp)
+    return divided
 
 
 def _llama3(plain: npt.NDArray[np.float64], rope: RopeSpec) -> npt.NDArray[np.float64]:

@@ -104,17 +104,39 @@ class Packer:
         self._fills.append(fill)
         return offset
 
-    def vector(self, name: str, width: int, rows: Rows | None = None, *, columns: int = 1) -> int:
-        """Place a norm's weight, a bias or a table of positions as f32; returns its offset."""
+    def vector(
+        self,
+        name: str,
+        width: int,
+        rows: Rows | None = None,
+        *,
+        columns: int = 1,
+        plus: float = 0.0,
+        times: float = 1.0,
+    ) -> int:
+        """Place a norm's weight, a bias or a table of positions as f32; returns its offset.
+
+        The numbers placed are (what is stored + ``plus``) * ``times``.
+        """
+        numbers = self._numbers(name, (width,) if columns == 1 else (width, columns))
+        numbers = (numbers + np.float32(plus)) * np.float32(times) if (plus, times) != (0.0, 1.0) else numbers
+        numbers = numbers if rows is None else numbers[rows]
+        return self.constant(numbers, padded(numbers.size))
+
+    def vectors(self, names: list[str], width: int) -> int:
+        """Place vectors behind one another; returns the first one's offset."""
+        numbers = np.concatenate([self._numbers(name, (width,)) for name in names])
+        return self.constant(numbers, padded(numbers.size))
+
+    def _numbers(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """A tensor of floats, flat."""
         info = find_tensor(self._checkpoint, self._full(name))
-        shape = (width,) if columns == 1 else (width, columns)
         if info.shape != shape or info.type not in convert.ELEMENT_BYTES:
             raise CheckpointError(
                 f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {shape} of floats is needed'
             )
-        numbers = convert.to_f32(self._checkpoint.raw(info.name).reshape(1, -1), info.type)[0]
-        numbers = numbers if rows is None else numbers[rows]
-        return self.constant(numbers, padded(numbers.size))
+        numbers: npt.NDArray[np.float32] = convert.to_f32(self._checkpoint.raw(info.name).reshape(1, -1), info.type)[0]
+        return numbers
 
     def part(
         self,

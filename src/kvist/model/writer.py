@@ -11,11 +11,24 @@ from dataclasses import dataclass
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
-from kvist.kernels import attention, blocks, elementwise, embedding, gated, matmul, rotary, spans, tally, target
+from kvist.kernels import (
+    attention,
+    blocks,
+    caps,
+    elementwise,
+    embedding,
+    gated,
+    matmul,
+    residual,
+    rotary,
+    spans,
+    tally,
+    target,
+)
 from kvist.kernels.layout import GROUP, PANEL_ROWS, SPAN_TOKENS, padded, quantised_row_bytes
 from kvist.model import ranges
 from kvist.model.families import DecoderSpec
-from kvist.model.layers import LayerWeights, ModelWeights, Norm, Placed
+from kvist.model.layers import LayerWeights, ModelWeights, Norm, Placed, Turn
 from kvist.model.program import Counts, Kernels, Program, Work
 from kvist.model.weights import Matrix
 from kvist.spec.model import LayerSpec, ModelSpec
@@ -26,6 +39,9 @@ CHUNK_BYTES = 512 << 10
 """Most weights that a chunk of a pass of few rows reads: a chunk costs a microsecond to start, ten to read."""
 TILE_QUERIES = 48
 """About how many queries of a KV head an attention tile has: enough to keep the keys that it reads busy."""
+
+CAP_COLUMNS = 4096
+"""Logits of a row that are capped in one chunk."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +94,10 @@ class Writer:
         self.up_stride = 4 * self.mlp * (2 if self.spec.is_gated else 1)
         self.up = work.place(max_rows * self.up_stride)
         self.hidden = work.place(max_rows * max(self.mlp * 4, quantised_row_bytes(self.mlp)))
-        self.turned = self.spec.rope.dim if self.spec.rope else 0
-        self.angles, self.sink_angles = work.place(max_rows * self.turned * 4), work.place(max_rows * self.turned * 4)
+        self.branch = self.x if self._adds_at_once else work.place(max_rows * self.wide * 4)
+        self.angles = [
+            (work.place(max_rows * turn.dim * 4), work.place(max_rows * turn.dim * 4)) for turn in self._turns
+        ]
         record = max(attention.num_record_bytes(layer.k_dim) for layer in layers)
         heads = max(layer.num_heads for layer in layers)
         self.parts = work.place(min(SPLIT_ROWS, max_rows) * heads * (self.num_spans + 1) * record)
@@ -87,6 +105,15 @@ class Writer:
         self.scratch = work.place(self.scratch_bytes * self.num_threads)
         self.logits_stride = 4 * padded(self.model.vocab_size, 16)
         self.logits = work.num_bytes
+
+    @property
+    def _turns(self) -> tuple[Turn, ...]:
+        return self.weights.turns
+
+    @property
+    def _adds_at_once(self) -> bool:
+        """Whether a branch's last matrix can add to the residual stream itself."""
+        return self.spec.norm_place == "before" and self.spec.residual_scale == 1
 
     def _scratch_bytes(self) -> int:
         """Scratch that a thread needs: a row of the widest norm or activation, or a tile of attention."""
@@ -113,12 +140,20 @@ class Writer:
         self._embed(program)
         for number, (layer, weights) in enumerate(zip(self.model.layers, self.weights.layers, strict=True)):
             program.layer = number
-            self._attention(program, layer, weights, self.cache.store.places[number], is_few, has_tallies)
-            self._mlp(program, weights, is_few)
+            place, turn = self.cache.store.places[number], self.spec.rope_number(number, layer)
+            rows = self._attention(program, layer, weights, place, turn, is_few, has_tallies)
+            if self.spec.is_parallel:
+                hidden = self._hidden(program, weights, is_few)
+                self._branch(program, weights.attention_output, rows, weights.attention_post_norm, is_few)
+            else:
+                self._branch(program, weights.attention_output, rows, weights.attention_post_norm, is_few)
+                hidden = self._hidden(program, weights, is_few)
+            self._branch(program, weights.down, hidden, weights.mlp_post_norm, is_few)
         program.layer = -1
         placed = [(self.weights.output, 0)]
         rows = self._norm(program, self.weights.final_norm, placed, is_last=True)
         self._matmul(program, placed, rows, self.logits, self.logits_stride, is_few, is_last=True)
+        self._cap(program)
         ranges.check(program, self.kernels.keys, self.limits)
         return program
 
@@ -141,7 +176,7 @@ class Writer:
         )
 
     def _embed(self, program: Program) -> None:
-        matrix, rope = self.weights.embedding, self.spec.rope
+        matrix = self.weights.embedding
         values = {
             "w": matrix.offset,
             "width": matrix.width,
@@ -149,19 +184,35 @@ class Writer:
             "out": self.x,
             "out_stride": self.wide * 4,
             "positions": self.weights.positions,
+            "scale": self.weights.embedding_scale,
         }
         kernel = self.kernels.number(embedding.embedding_kernel, matmul.FORMS[matrix.form])
-        program.add(kernel, Counts(rows=1), embedding.EM, values, has_barrier=rope is None)
-        if rope is not None:
+        program.add(kernel, Counts(rows=1), embedding.EM, values, has_barrier=not self._turns)
+        for number, (turn, (out, sink_out)) in enumerate(zip(self._turns, self.angles, strict=True), start=1):
             turns = {
-                "frequencies": self.weights.frequencies,
-                "count": rope.dim // 2,
-                "factor": self.weights.one,
-                "out": self.angles,
-                "out_stride": self.turned * 4,
-                "sink_out": self.sink_angles,
+                "frequencies": turn.frequencies,
+                "count": turn.dim // 2,
+                "factor": turn.factor,
+                "out": out,
+                "out_stride": turn.dim * 4,
+                "sink_out": sink_out,
             }
-            program.add(self.kernels.number(rotary.rotary_kernel), Counts(rows=1), rotary.ROPE, turns)
+            kernel = self.kernels.number(rotary.rotary_kernel)
+            program.add(kernel, Counts(rows=1), rotary.ROPE, turns, has_barrier=number == len(self._turns))
+
+    def _cap(self, program: Program) -> None:
+        """Cap the logits, where the model does."""
+        if self.weights.logit_cap < 0:
+            return
+        segments = -(-self.model.vocab_size // CAP_COLUMNS)
+        values = {
+            "x": self.logits,
+            "stride": self.logits_stride,
+            "width": self.model.vocab_size,
+            "segment": CAP_COLUMNS,
+            "cap": self.weights.logit_cap,
+        }
+        program.add(self.kernels.number(caps.cap_kernel), Counts(outputs=segments), caps.CAP, values)
 
     def _norm(self, program: Program, norm: Norm, placed: Placed, *, is_last: bool = False) -> Input:
         """Norm of x, in the form that the matrices after it read."""
@@ -178,7 +229,7 @@ class Writer:
             "out_stride": stride,
             "is_last": is_last,
         }
-        kernel = self.kernels.number(elementwise.norm_kernel, elementwise.NORMS[self.spec.norm], int(is_quantised))
+        kernel = self.kernels.number(elementwise.norm_kernel, elementwise.NORMS[norm.kind], int(is_quantised))
         program.add(kernel, Counts(outputs=1) if is_last else Counts(row_chunks=1), elementwise.NORM, values)
         return Input(self.normed, stride, is_quantised)
 
@@ -230,16 +281,58 @@ class Writer:
         layer: LayerSpec,
         weights: LayerWeights,
         place: LayerPlace,
+        turn: int | None,
         is_few: bool,
         has_tallies: bool,
-    ) -> None:
+    ) -> Input:
+        """All of attention but its last matrix, whose input is returned."""
         rows = self._norm(program, weights.attention_norm, weights.qkv)
         self._matmul(program, weights.qkv, rows, self.qkv, self.qkv_stride, is_few)
-        self._append(program, layer, weights, place)
+        self._qk_norm(program, layer, weights)
+        self._append(program, layer, weights, place, turn)
         if has_tallies:
             self._tally(program, layer, place)
-        rows = self._attend(program, layer, place, is_quantised=is_quantised_input(weights.attention_output))
-        self._matmul(program, weights.attention_output, rows, self.x, self.wide * 4, is_few, adds=True)
+        return self._attend(program, layer, place, is_quantised=is_quantised_input(weights.attention_output))
+
+    def _qk_norm(self, program: Program, layer: LayerSpec, weights: LayerWeights) -> None:
+        """Norms of q and k that aren't of one head with weights for all; those are append's."""
+        if self.spec.qk_norm not in ("each", "all"):
+            return
+        kernel = self.kernels.number(residual.parts_kernel, elementwise.NORMS[self.spec.norm])
+        first = 0
+        for heads, weight in ((layer.num_heads, weights.q_norm), (layer.num_kv_heads, weights.k_norm)):
+            parts = heads if self.spec.qk_norm == "each" else 1
+            width = heads * layer.k_dim // parts
+            values = {
+                "x": self.qkv + first * 4,
+                "stride": self.qkv_stride,
+                "parts": parts,
+                "width": width,
+                "weight": weight,
+                "weight_stride": width * 4,
+                "eps": self.weights.eps,
+            }
+            program.add(kernel, Counts(rows=parts), residual.PART, values, has_barrier=first > 0)
+            first += heads * layer.k_dim
+
+    def _branch(self, program: Program, placed: Placed, rows: Input, norm: Norm, is_few: bool) -> None:
+        """A branch's last matrix, and what it gives added to the residual stream."""
+        self._matmul(program, placed, rows, self.branch, self.wide * 4, is_few, adds=self._adds_at_once)
+        if self._adds_at_once:
+            return
+        values = {
+            "x": self.x,
+            "stride": self.wide * 4,
+            "branch": self.branch,
+            "branch_stride": self.wide * 4,
+            "width": self.model.width,
+            "weight": norm.weight,
+            "bias": norm.bias,
+            "eps": self.weights.eps,
+            "scale": self.weights.residual_scale,
+        }
+        kernel = self.kernels.number(residual.residual_kernel, elementwise.NORMS[norm.kind])
+        program.add(kernel, Counts(rows=1), residual.RES, values)
 
     def _heads(self, layer: LayerSpec, place: LayerPlace) -> dict[str, int]:
         """What the lines of append and attention share: where queries, keys and values stand."""
@@ -256,17 +349,22 @@ class Writer:
         spec = self.cache.groups[place.group].spec
         return spans.CODECS[spec.k_codec], spans.CODECS[spec.v_codec]
 
-    def _append(self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace) -> None:
+    def _append(
+        self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace, turn: int | None
+    ) -> None:
+        turned = 0 if turn is None else self._turns[turn].dim
+        angles, sink_angles = (self.x, self.x) if turn is None else self.angles[turn]
+        has_norm = self.spec.qk_norm == "head"
         values = {
             "qkv": self.qkv,
             "qkv_stride": self.qkv_stride,
-            "angles": self.angles,
-            "angles_stride": self.turned * 4,
-            "sink_angles": self.sink_angles,
-            "turned": self.turned,
+            "angles": angles,
+            "angles_stride": turned * 4,
+            "sink_angles": sink_angles,
+            "turned": turned,
             "scale": weights.scale,
-            "q_norm": weights.q_norm,
-            "k_norm": weights.k_norm,
+            "q_norm": weights.q_norm if has_norm else -1,
+            "k_norm": weights.k_norm if has_norm else -1,
             "eps": self.weights.eps,
             "window": layer.window or 0,
             "sink_q": self.sink_q,
@@ -278,9 +376,10 @@ class Writer:
     def _tally(self, program: Program, layer: LayerSpec, place: LayerPlace) -> None:
         """Beside attention, which reads the same queries and keys: nobody waits for it before the next layer."""
         share = layer.num_heads // layer.num_kv_heads
-        kernel = self.kernels.number(tally.tally_kernel, layer.k_dim, *self._codecs(place), share)
+        is_capped, cap = int(self.weights.score_cap >= 0), self.weights.score_cap
+        kernel = self.kernels.number(tally.tally_kernel, layer.k_dim, *self._codecs(place), share, is_capped)
         counts = Counts(tallies=layer.num_kv_heads)
-        program.add(kernel, counts, tally.TALLY, self._heads(layer, place), has_barrier=False)
+        program.add(kernel, counts, tally.TALLY, {**self._heads(layer, place), "cap": cap}, has_barrier=False)
 
     def _attend(self, program: Program, layer: LayerSpec, place: LayerPlace, *, is_quantised: bool) -> Input:
         """Attention, then what ends it: spans attended apart are merged, and rows quantised that no tile could.
@@ -299,8 +398,9 @@ class Writer:
             "quantised_stride": quantised_row_bytes(padded(width)),
         }
         tile_quantised = quantised if has_whole_groups else -1
-        values = {"quantised": tile_quantised, "sink_q": self.sink_q, **self._heads(layer, place), **out}
-        kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(place), share)
+        is_capped, cap = int(self.weights.score_cap >= 0), self.weights.score_cap
+        values = {"quantised": tile_quantised, "sink_q": self.sink_q, "cap": cap, **self._heads(layer, place), **out}
+        kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(place), share, is_capped)
         program.add(kernel, Counts(tiles=layer.num_kv_heads), attention.AT, values)
         chunk_heads = share if has_whole_groups else layer.num_heads
         chunks = layer.num_heads // chunk_heads
@@ -312,14 +412,13 @@ class Writer:
             return Input(self.attended_q, out["quantised_stride"], is_quantised=True)
         return Input(self.attended, self.attended_stride, is_quantised=False)
 
-    def _mlp(self, program: Program, weights: LayerWeights, is_few: bool) -> None:
+    def _hidden(self, program: Program, weights: LayerWeights, is_few: bool) -> Input:
+        """All of the MLP but its last matrix, whose input is returned."""
         rows = self._norm(program, weights.mlp_norm, weights.up)
         if not is_few and self._is_gated_at_once(weights):
-            rows = self._gated(program, weights.up[0][0], rows)
-        else:
-            self._matmul(program, weights.up, rows, self.up, self.up_stride, is_few)
-            rows = self._activation(program, is_few, is_quantised=is_quantised_input(weights.down))
-        self._matmul(program, weights.down, rows, self.x, self.wide * 4, is_few, adds=True)
+            return self._gated(program, weights.up[0][0], rows)
+        self._matmul(program, weights.up, rows, self.up, self.up_stride, is_few)
+        return self._activation(program, is_few, is_quantised=is_quantised_input(weights.down))
 
     def _is_gated_at_once(self, weights: LayerWeights) -> bool:
         """Whether gate and up are one matrix, in panels of which two are a group that the next matrix reads."""

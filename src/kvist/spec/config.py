@@ -97,7 +97,7 @@ def _build(name: str, rules: ModelType, fields: Fields, outer: Fields, notes: tu
         architecture=name,
         vocab_size=fields.maybe_count("vocab_size", "padded_vocab_size") or 0,
         width=width,
-        mlp_width=_mlp_width(fields),
+        mlp_width=_mlp_width(name, fields),
         context_length=fields.count(*CONTEXT),
         layers=layers,
         is_tied=is_tied,
@@ -203,12 +203,15 @@ def _reuses_index(fields: Fields, number: int) -> bool:
     return max(number - (2 if offset is None else offset) + 1, 0) % period != 0
 
 
-def _mlp_width(fields: Fields) -> int:
-    """Return the MLP's inner width, 0 where unsaid; by that GPT-2 and its kin mean four times the width."""
+def _mlp_width(name: str, fields: Fields) -> int:
+    """Return the MLP's inner width, 0 where unsaid; by that GPT-2, Falcon and their kin mean four times the width."""
     value = fields.value(*MLP_WIDTH)
     if isinstance(value, (list, tuple)):
         return max(fields.counts("intermediate_size") or (0,))
-    return fields.maybe_count(*MLP_WIDTH) or 4 * (fields.maybe_count("n_embd") or 0)
+    stated, rules = fields.maybe_count(*MLP_WIDTH), WEIGHT_RULES.get(ALIASES.get(name, name))
+    if stated is None and rules and rules.mlp_width and not rules.experts:
+        return rules.mlp_width(fields)
+    return stated or 4 * (fields.maybe_count("n_embd") or 0)
 
 
 def _is_tied(fields: Fields, outer: Fields) -> bool:

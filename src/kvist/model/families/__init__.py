@@ -10,13 +10,20 @@ from collections.abc import Mapping
 
 from kvist.checkpoint.files import quote
 from kvist.errors import UnsupportedError
-from kvist.model.families import gpt2, llama
+from kvist.model.families import gemma, gpt2, llama, neox, olmo, phi
 from kvist.model.families.spec import DecoderSpec, Family, Names
 from kvist.spec.model import ModelSpec
 
 __all__ = ["FAMILIES", "DecoderSpec", "Family", "Names", "check_runs", "family_of", "has_learned_positions"]
 
-FAMILIES: dict[str, Family] = {**llama.FAMILIES, **gpt2.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **llama.FAMILIES,
+    **gpt2.FAMILIES,
+    **gemma.FAMILIES,
+    **phi.FAMILIES,
+    **neox.FAMILIES,
+    **olmo.FAMILIES,
+}
 
 
 def family_of(config: Mapping[str, object]) -> Family:

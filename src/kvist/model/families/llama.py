@@ -56,7 +56,7 @@ def llama(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
 
 def qwen3(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
     """The same with norms on q and k."""
-    return replace(llama(config, head_dim), has_qk_norm=True)
+    return replace(llama(config, head_dim), qk_norm="head")
 
 
 def llama_biases(config: Mapping[str, object]) -> frozenset[str]:

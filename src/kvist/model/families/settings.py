@@ -8,7 +8,13 @@ from math import inf
 from kvist.checkpoint.files import quote
 from kvist.errors import SpecError, UnsupportedError
 
-ACTIVATIONS = {"silu": "silu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+ACTIVATIONS = {
+    "silu": "silu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu",
+}
 
 
 def number_setting(config: Mapping[str, object], key: str, default: float) -> float:

@@ -9,14 +9,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kvist.model.rope import RopeSpec
+from kvist.spec.model import LayerSpec
 
 
 @dataclass(frozen=True)
 class DecoderSpec:
     """The switches of the forward pass. ``rope`` is None where positions are learned.
 
-    ``norm``: "rms" or "layer". ``activation``: "silu" or "gelu_tanh". ``is_gated``: the MLP is
-    act(gate) * up, not act(up). ``has_qk_norm``: each head's q and k pass an RMSNorm of their own before rotation.
+    ``norm``: "rms" or "layer". ``activation``: "silu", "gelu_tanh" or "gelu". ``is_gated``: the MLP is
+    act(gate) * up, not act(up). ``qk_norm``: how q and k are normed before rotation: "" (not), "head" (an RMSNorm over
+    each head, of the same weights), "each" (the family's norm over each head, of weights of its own), "all" (the
+    family's norm over all heads at once).
+
+    ``norm_place``: what a layer's norms stand "before" (attention and MLP), "after" (what is added to the residual
+    stream), or "around" (both). ``is_parallel``: the MLP reads what attention reads, not what attention has added to.
+
+    ``window_rope``: that of layers with a window, where it is another. Layers of ``unrotated`` (numbers) turn nothing.
+    ``score_scale``: what scores are multiplied with; None: 1 / sqrt(head width). Scores are kept below ``score_cap``
+    and logits below ``logit_cap`` by cap * tanh(x / cap) (0: not). Embeddings, what a layer adds to the residual
+    stream, and logits are multiplied with their ``..._scale``.
     """
 
     norm: str
@@ -24,15 +35,39 @@ class DecoderSpec:
     activation: str
     is_gated: bool
     rope: RopeSpec | None
-    has_qk_norm: bool = False
+    qk_norm: str = ""
+    norm_place: str = "before"
+    is_parallel: bool = False
+    window_rope: RopeSpec | None = None
+    unrotated: frozenset[int] = frozenset()
+    score_scale: float | None = None
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+
+    @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """The model's different rotations."""
+        return tuple(rope for rope in (self.rope, self.window_rope) if rope is not None)
+
+    def rope_number(self, number: int, layer: LayerSpec) -> int | None:
+        """Which of ``ropes`` a layer turns q and k by, or None."""
+        if self.rope is None or number in self.unrotated:
+            return None
+        return 1 if self.window_rope is not None and layer.window is not None else 0
 
 
 @dataclass(frozen=True)
 class Names:
     """Tensor names in one file format; ``{n}`` is the layer. Several names for a matrix are its parts, stacked by rows.
 
-    A bias is the same name ending in ``.bias``. ``is_transposed``: matrices are stored (inputs, outputs).
-    ``has_paired_rows``: rows of q and k stand in the order of rotated pairs (d, d + half), as llama.cpp converts them.
+    A bias is the same name ending in ``.bias``. ``other_output`` is how some files name the output. A norm without a
+    name has no weights; an empty ``mlp_norm`` of a parallel layer is its attention norm; ``{h}`` is a head.
+    ``is_transposed``: matrices are stored (inputs, outputs). ``has_paired_rows``: rows of q and k stand in the order of
+    rotated pairs (d, d + half), as llama.cpp converts them. ``has_grouped_qkv``: the one matrix of q, k and v has each
+    KV head's rows together: its queries', key, value. ``has_norms_less_one``: norms' weights are stored less 1.
     """
 
     embedding: str
@@ -44,12 +79,17 @@ class Names:
     down: str
     final_norm: str
     output: str
+    other_output: str = ""
     positions: str = ""
     q_norm: str = ""
     k_norm: str = ""
+    attention_post_norm: str = ""
+    mlp_post_norm: str = ""
     prefixes: tuple[str, ...] = ("",)
     is_transposed: bool = False
     has_paired_rows: bool = False
+    has_grouped_qkv: bool = False
+    has_norms_less_one: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,10 +97,11 @@ class Family:
     """One row of the table.
 
     ``switches``: from a config and its head width. ``required_biases``: the matrices (of ``Names``) whose bias must be
-    there, given the config.
+    there, given the config. ``named``: the names as a config changes them.
     """
 
     switches: Callable[[Mapping[str, object], int], DecoderSpec]
     huggingface: Names
     gguf: Names
     required_biases: Callable[[Mapping[str, object]], frozenset[str]] = field(default=lambda _config: frozenset())
+    named: Callable[[Mapping[str, object], Names], Names] = field(default=lambda _config, names: names)
