@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny.dense import DENSE, dense_model
 from tiny.models import FAMILIES, tiny_model
 from tiny.tensors import write_directory
 
@@ -58,14 +59,14 @@ OPTIONAL = {
     "append_kernel": ("q_norm", "k_norm"),
     "attention_kernel": ("quantised", "cap"),
     "tally_kernel": ("cap",),
-    "residual_kernel": ("bias",),
     "finish_kernel": ("quantised",),
     "activation_kernel": ("up",),
 }
 
 
 def loaded(family: str, number: int, directory: Path, weights: str | None = None) -> Decoder:
-    write_directory(tiny_model(family, number), directory)
+    model = dense_model(family, number) if family in DENSE else tiny_model(family, number)
+    write_directory(model, directory)
     return load_decoder(open_checkpoint(directory), weights=weights, threads=2)
 
 
@@ -90,8 +91,9 @@ def cache_of(decoder: Decoder) -> KvCache:
 def writers(tmp_path_factory: pytest.TempPathFactory) -> list[Writer]:
     """Of the families between which every kernel and every optional place occurs, with 8-bit weights too."""
     made = []
-    for family, number, weights in (("qwen3", 2, "f32"), ("gpt2", 2, "f32"), ("qwen2", 2, "q8"), ("qwen2", 8, "q8")):
-        decoder = loaded(family, number, tmp_path_factory.mktemp(family), weights)  # these have several KV heads
+    found = (("qwen3", 2, "f32"), ("gpt2", 2, "f32"), ("qwen2", 2, "q8"), ("qwen2", 8, "q8"))  # of several KV heads
+    for family, number, weights in (*found, ("gemma2", 0, "f32"), ("olmo2", 0, "f32")):
+        decoder = loaded(family, number, tmp_path_factory.mktemp(family), weights)
         made.append(writer_of(decoder, cache_of(decoder)))
     return made
 
@@ -119,7 +121,7 @@ def wrong(writer: Writer, column_names: dict[str, tuple[str, ...]], number: int)
                 yield name, column
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *DENSE])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_every_family_stays_inside(family: str, number: int, tmp_path: Path) -> None:
     decoder = loaded(family, number, tmp_path)
