@@ -158,12 +158,12 @@ def point(kind: str, context: int, users: int, operations: int, num_bytes: int, 
 
 
 def _crowd(decoder: Decoder, cache: CacheSpec, effort: Effort) -> Data:
-    """The median step of users who decode together."""
-    users, prompt_tokens = effort.crowd_users, 64
-    length = prompt_tokens + effort.crowd_tokens
-    engine = _engine(decoder, cache, length, users)
-    serve(engine, users, prompt_tokens, 2)  # compiles
-    crowd = serve(engine, users, prompt_tokens, effort.crowd_tokens)
+    """The median step of users who decode together: of as many as ever did."""
+    prompt_tokens = 16
+    engine = _engine(decoder, cache, prompt_tokens + effort.crowd_tokens, effort.crowd_users)
+    serve(engine, effort.crowd_users, prompt_tokens, 2)  # compiles
+    crowd = serve(engine, effort.crowd_users, prompt_tokens, effort.crowd_tokens)
+    users = max(step.num_tokens for step in crowd.steps)
     steps = [step.end_s - step.start_s for step in crowd.steps if step.num_tokens == users]
     return {"users": users, "context": prompt_tokens + effort.crowd_tokens // 2, "step_s": quantile(steps, 0.5)}
 
