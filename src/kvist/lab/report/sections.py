@@ -182,8 +182,8 @@ def _timeline(data: Data) -> str:
     longest = max(data["requests"], key=lambda lane: lane["prompt_tokens"])
     first_s = longest["token_s"][0] - longest["asked_s"]
     behind = [lane for lane in data["requests"] if longest["asked_s"] < lane["asked_s"] < longest["token_s"][0]]
-    waited_s = max((lane["admitted_s"] - lane["asked_s"] for lane in behind), default=0.0)
-    rest = f" One that came behind it waited {waited_s:.2f} s for its turn (grey)." if behind else ""
+    waited_s = max((lane["token_s"][0] - lane["asked_s"] for lane in behind), default=0.0)
+    rest = f" One that came behind it had its first token after {waited_s:.2f} s." if behind else ""
     return (
         f"{len(data['requests'])} requests came one after the other; each is a lane. A tick is a token that came. One "
         f"of them has a prompt of {longest['prompt_tokens']:,} tokens, which took {first_s:.2f} s to read. It is "
