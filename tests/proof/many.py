@@ -160,6 +160,8 @@ def arrivals(draw: st.DrawFn, stage: Stage, most_tokens: int = 20) -> Arrival:
         best_of=draw(st.sampled_from([None, None, 3])),
         speculation=draw(st.sampled_from([0, 0, 4, 16])),
     )
+    retention = draw(st.sampled_from(stage.retentions))
+    is_scored = retention is not None and retention.is_scored  # such a context can't slide
     request = Request(
         tuple(draw(prompts(stage.longest, stage.vocab_size))),
         params,
@@ -168,8 +170,8 @@ def arrivals(draw: st.DrawFn, stage: Stage, most_tokens: int = 20) -> Arrival:
         priority=draw(st.integers(0, 2)),
         salt=draw(st.sampled_from(["", "", "other"])),
         is_shared=draw(st.sampled_from([True, True, True, False])),
-        retention=draw(st.sampled_from(stage.retentions)),
-        on_limit=draw(st.sampled_from(["stop", "stop", "slide", "truncate"])),
+        retention=retention,
+        on_limit=draw(st.sampled_from(["stop", "stop", "stop" if is_scored else "slide", "truncate"])),
     )
     return Arrival(request, draw(st.integers(0, 20)), draw(st.sampled_from([None, None, None, 0, 1, 5])))
 

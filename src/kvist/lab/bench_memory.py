@@ -7,6 +7,7 @@ where no layer has a window.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,8 +30,8 @@ class Memory:
     """So many users, each with ``tokens``, of which all have the first ``shared_tokens`` in common; bytes.
 
     ``predicted``, ``logical`` and ``predicted_reserved`` come from the formula. ``allocated`` are the blocks that the
-    users held together, ``reserved`` is the size of the arena. ``resident`` is by how much the process had grown since
-    before it was reserved (None: the system doesn't say).
+    users held together, ``reserved`` is the size of the arena. ``resident`` is by how much the process grew when it was
+    reserved: every page is touched then, so nothing is added later (None: the system doesn't say).
     """
 
     users: int
@@ -119,12 +120,13 @@ def _fill(decoder: Decoder, spec: CacheSpec, users: int, tokens: int, shared: in
     whole = users * pool_bytes(model, spec, length, decoder.step_tokens)
     is_tight = all(group.window is None for group in layer_groups(model, spec))  # else a pool has a step's slack
     budget = predicted if shared and is_tight else whole
+    gc.collect()  # the cache before this one
     before = resident_memory()
     cache = KvCache(model, spec, num_tokens=length, step_tokens=decoder.step_tokens, budget=budget)
+    after = resident_memory()
     decoder.prepare(cache)
     prompt = made_up_ids(model.vocab_size, shared)
     held = [_hold(decoder, cache, prompt + made_up_ids(model.vocab_size, tokens, user + 1)) for user in range(users)]
-    after = resident_memory()
     found = Memory(
         users=users,
         tokens=length,
