@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvist.engine.async_engine import AsyncEngine as AsyncEngine
+    from kvist.engine.request import Request as Request
     from kvist.engine.request import SamplingParams as SamplingParams
     from kvist.errors import KvistError as KvistError
     from kvist.llm import LLM as LLM
@@ -19,14 +21,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AsyncEngine": "kvist.engine.async_engine",
     "CacheSpec": "kvist.spec.cache",
     "KvistError": "kvist.errors",
     "LLM": "kvist.llm",
     "ModelSpec": "kvist.spec.model",
+    "Request": "kvist.engine.request",
     "SamplingParams": "kvist.engine.request",
     "plan": "kvist.planner.plan",
 }
-__all__ = ["LLM", "CacheSpec", "KvistError", "ModelSpec", "SamplingParams", "plan"]
+__all__ = ["LLM", "AsyncEngine", "CacheSpec", "KvistError", "ModelSpec", "Request", "SamplingParams", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -138,6 +138,7 @@ class LLM:
                 num_tokens=length,
                 step_tokens=self._decoder.step_tokens,
                 budget=None if kv_budget is None else budget_bytes(kv_budget),
+                identity=self._decoder.identity,
             )
             swap = _swap_space(self._cache, preemption, swap_budget)
             progress("kernels")

@@ -181,15 +181,18 @@ def test_another_tenant_learns_nothing(
     answers = []
     for has_others in (False, True):
         case = Case(num_sequences=30)
-        running = []
+        running, theirs = [], others if has_others else []
+        for text, _ in (each for each in theirs if each[1] == "evict"):  # before there is anything of ours to evict
+            case.store(text, "theirs")
+            case.evict(case.cache.pools[0].num_cached)
+            assert case.cache.pools[0].num_cached == 0
         for text in own:
             case.store(text, "mine")
-        for text, end in others if has_others else ():
-            sequence, _ = run(case.cache, text, "theirs")
+        for text, end in theirs:
             if end == "run":
-                running.append(sequence)
-            else:
-                sequence.release()
+                running.append(run(case.cache, text, "theirs")[0])
+            elif end == "leave":
+                case.store(text, "theirs")
         answers.append(repr(case.ask(prompt, "mine")))
     assert answers[0] == answers[1]
 

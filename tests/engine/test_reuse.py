@@ -16,6 +16,7 @@ from kvist.engine.generation import Generation
 from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
 from kvist.spec.cache import CacheSpec
+from kvist.spec.retention import parse_retention
 
 PARAMS = SamplingParams(max_tokens=5, ignore_eos=True)
 
@@ -107,3 +108,22 @@ def test_a_salt_is_a_world_of_its_own() -> None:
     assert (other.miss, never.miss) == (never.miss, other.miss)
     assert other.logits_sha256 == first.logits_sha256
     assert answer(of, prompt, salt="one").cached_tokens == len(prompt) - 1
+
+
+def test_a_retention_is_a_world_of_its_own_too() -> None:
+    """In one pool at the same moment, and after one another: neither holds a block of the other's."""
+    of, cache = engine()
+    prompt = tuple(b"the same prompt, longer than two blocks of tokens")
+    kept = [None, parse_retention("window:40"), parse_retention("sinks:4+40")]
+    tickets = [of.add(Request(prompt, PARAMS, retention=each)) for each in kept]
+    of.step()
+    held = [set(answer.held.tables[0].held) for ticket in tickets for answer in ticket.answers]
+    assert len(set.union(*held)) == sum(map(len, held)) == 3 * 4
+    while of.has_work:
+        of.step()
+        cache.check()
+    assert [ticket.result.cached_tokens for ticket in tickets] == [0, 0, 0]
+    again = [of.add(Request(prompt, PARAMS, retention=each)) for each in (*kept, parse_retention("window:41"))]
+    while of.has_work:
+        of.step()
+    assert [ticket.result.cached_tokens for ticket in again] == [len(prompt) - 1] * 3 + [0]

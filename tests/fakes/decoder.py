@@ -48,6 +48,7 @@ class FakeDecoder:
         self.num_forward_tokens = 0
         self.is_closed = False
         self.weights_bytes = 0
+        self.identity = b"fake"
         self.weight_types: dict[str, int] = {}
         self.steps: list[int] = []  # rows of each step
         self._answer = list(answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence as Many
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, SPANS, STAT
 from kvist.kernels.tally import unit_rows
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
+from kvist.model.identity import model_identity
 from kvist.model.layers import ModelWeights, load_weights
 from kvist.model.program import Kernels, Program
 from kvist.model.table import Part, lower
@@ -104,6 +106,11 @@ class Decoder:
     def weights_bytes(self) -> int:
         """Bytes of the packed weights."""
         return int(self.weights.arena.nbytes)
+
+    @cached_property
+    def identity(self) -> bytes:
+        """What a cache's blocks are called by, so that those of another model are never found."""
+        return model_identity((self.spec, self.decoder_spec, self.weights.type_bytes), self.weights.arena)
 
     @property
     def weight_types(self) -> dict[str, int]:
