@@ -10,6 +10,7 @@ import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
@@ -23,7 +24,7 @@ from kvist.cache.swap import SwapSpace
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.beam import Beam
 from kvist.engine.capacity import Capacity, plan_capacity
-from kvist.engine.checks import check_prompt
+from kvist.engine.checks import Uncut, check_prompt
 from kvist.engine.context import beyond_trained, check_context
 from kvist.engine.cores import usable_cores
 from kvist.engine.engine import Engine
@@ -39,7 +40,7 @@ from kvist.engine.stats import Stats
 from kvist.engine.text import ShownText
 from kvist.errors import CapacityError, ContextWarning, RequestError, SpecError
 from kvist.model.decoder import load_decoder
-from kvist.spec.cache import CacheSpec, check_retention, layer_groups
+from kvist.spec.cache import CacheSpec, check_retention, layer_groups, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.spec.retention import parse_retention
@@ -160,6 +161,7 @@ class LLM:
             prefix_reuse=prefix_reuse,
             on_limit=on_limit,
             has_learned_positions=self.files.has_learned_positions,
+            uncut=uncut_context(self.files, cache, self.capacity, context),
         )
         self._is_closed = False
         progress("ready")
@@ -382,6 +384,14 @@ def capacity_of(
     )
 
 
+def uncut_context(files: ModelFiles, cache: CacheSpec, capacity: Capacity, context: int | None) -> Uncut | None:
+    """Return the context that was wanted where memory has cut it; None where it hasn't."""
+    if not capacity.is_cut:
+        return None
+    needed_bytes = partial(pool_bytes, files.spec, cache, step_tokens=STEP_TOKENS)
+    return Uncut(context or files.spec.context_length, needed_bytes(capacity.num_tokens), needed_bytes)
+
+
 def check_preemption(preemption: str) -> None:
     """Raise SpecError unless ``preemption`` is known."""
     if preemption not in PREEMPTIONS:
@@ -406,12 +416,16 @@ def check_fits(
     token_ids: Sequence[int],
     context: int | None,
     *,
+    cache: CacheSpec,
     max_tokens: int = 1,
     on_limit: OnLimit = "stop",
 ) -> None:
-    """Raise RequestError where a prompt can't be served, before the model is loaded."""
+    """Raise RequestError or CapacityError where a prompt can't be served, before the model is loaded."""
     check_prompt(token_ids, files.spec.vocab_size)
     length = min(capacity.num_tokens, context or files.spec.context_length)
+    uncut = uncut_context(files, cache, capacity, context)
+    if uncut is not None:
+        uncut.check(len(token_ids), length, on_limit)
     Limit(length, on_limit, files.has_learned_positions).prompt(tuple(token_ids), max_tokens)
 
 

@@ -147,8 +147,12 @@ def test_little_memory_shortens_the_context(monkeypatch: pytest.MonkeyPatch) -> 
     with LLM("any") as model:
         assert model.context_length == 48
         assert model.capacity.is_cut
-        with pytest.raises(RequestError, match="the context holds 48"):
+        with pytest.raises(CapacityError) as refused:
             model.generate("x" * 49)
+        one_block = 16 * 128
+        for said in ("the context holds 48", f"needs {4 * one_block} bytes", f"has {3 * one_block}", "--kv-budget"):
+            assert said in str(refused.value)
+        assert model.generate("x" * 49, SHORT, on_limit="truncate").dropped_tokens > 0
 
 
 def test_closing(fake: list) -> None:

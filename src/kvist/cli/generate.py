@@ -119,7 +119,15 @@ def generate(
         )
         token_ids = prompting.token_ids(files, text)
         capacity = loading.capacity(files)
-        check_fits(files, capacity, token_ids, loading.context, max_tokens=max_tokens, on_limit=loading.limit_kind)
+        check_fits(
+            files,
+            capacity,
+            token_ids,
+            loading.context,
+            cache=loading.cache,
+            max_tokens=max_tokens,
+            on_limit=loading.limit_kind,
+        )
         _warn(out, params, loading.shortfall(files, capacity))
         with loading.load(files, startup.progress) as llm:
             num_first = prompting.num_first(files, token_ids)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as TokenIds
+from dataclasses import dataclass
 
 from kvist.cache.kv_cache import KvCache
-from kvist.engine.limit import Fitted
+from kvist.engine.limit import Fitted, OnLimit
 from kvist.engine.request import Request
 from kvist.errors import CapacityError, RequestError
 from kvist.units import format_bytes
@@ -34,6 +36,30 @@ def check_fits(request: Request, fitted: Fitted, cache: KvCache) -> None:
         f"({format_bytes(cache.pool_bytes)}); raise --kv-budget, shorten the prompt, give less to -n, or keep the "
         "cache in a smaller codec with --kv"
     )
+
+
+@dataclass(frozen=True)
+class Uncut:
+    """A context that memory cut short: ``num_tokens`` were wanted, and ``pool_bytes`` hold fewer.
+
+    ``needed_bytes`` says what a sequence of so many tokens takes.
+    """
+
+    num_tokens: int
+    pool_bytes: int
+    needed_bytes: Callable[[int], int]
+
+    def check(self, num_tokens: int, context_length: int, on_limit: OnLimit) -> None:
+        """Raise CapacityError for a prompt that more memory would hold, where none of it may be dropped."""
+        if not context_length < num_tokens <= self.num_tokens or on_limit in ("truncate", "slide"):
+            return
+        needed = self.needed_bytes(num_tokens)
+        raise CapacityError(
+            f"the prompt has {num_tokens} tokens and the context holds {context_length}: it needs {needed} bytes of "
+            f"cache ({format_bytes(needed)}), which has {self.pool_bytes} ({format_bytes(self.pool_bytes)}); give at "
+            "least that to --kv-budget, shorten the prompt, keep the cache in a smaller codec with --kv, or take "
+            "--on-limit truncate or slide"
+        )
 
 
 def check_choices(request: Request, step_tokens: int) -> None:

@@ -24,7 +24,7 @@ from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.answer import Answer, Terms
 from kvist.engine.batch import Batch, lower
 from kvist.engine.beam import Beam, beam_search, check_beams
-from kvist.engine.checks import check_choices, check_fits, check_prompt
+from kvist.engine.checks import Uncut, check_choices, check_fits, check_prompt
 from kvist.engine.cost import CostModel, first_guess
 from kvist.engine.guest import Guest, Guests
 from kvist.engine.limit import Fitted, Limit, OnLimit
@@ -53,6 +53,7 @@ def _nobody(batch: Batch, decoder: Decoder) -> None:
 class Engine:
     """``context_length`` is the most tokens of a request; ``end_token_ids`` end it. ``clock`` gives seconds.
 
+    ``uncut`` is the context that was wanted, where memory has cut it short.
     With ``swap`` a request that has to give its blocks up leaves a copy there; without, it is computed again.
     """
 
@@ -71,6 +72,7 @@ class Engine:
         prefix_reuse: bool = True,
         on_limit: OnLimit = "stop",
         has_learned_positions: bool = False,
+        uncut: Uncut | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.context_length = context_length
@@ -82,6 +84,7 @@ class Engine:
         """Hears of each pass that was computed, before what comes of it: for those who watch."""
         self._decoder, self._cache, self._spec = decoder, cache, spec
         self._prefix_reuse = prefix_reuse
+        self._uncut = uncut
         self._bytes_per_token = bytes_per_token(decoder.spec, spec)
         self._terms = Terms(
             self.vocab_size,
@@ -127,9 +130,11 @@ class Engine:
 
         Raises:
             RequestError: it can't be served as it is.
-            CapacityError: it can never fit, even alone.
+            CapacityError: it can never fit, even alone; names the bytes that it needs, and those there are.
         """
         check_prompt(request.token_ids, self.vocab_size)
+        if self._uncut is not None:
+            self._uncut.check(len(request.token_ids), self.context_length, request.on_limit or self.on_limit)
         fitted = self._terms.fit(request)
         request.params.check_token_ids(self.vocab_size)
         if request.params.stop_strings and self.tokenizer is None:
