@@ -217,7 +217,9 @@ def codes(ops: ModuleType) -> Callable[..., None]:
         ops.store(
             out,
             1784,
-            ops.times_power(ops.add(share, ops.splat_f32(np.float32(1), 80)), ops.splat_i32(np.int32(-90), 80)),
+            ops.times_power(
+                ops.add(share, ops.splat_f32(np.float32(1), 80)), ops.splat_f32(np.float32(1.5 * 2**23 - 90), 80)
+            ),
         )
 
     return run

@@ -549,13 +549,15 @@ def power_of_two(typingctx, a):
 
 
 @intrinsic
-def times_power(typingctx, a, k):
-    """The f32 a times 2 to the int32 k, where both it and the result are normal numbers."""
+def times_power(typingctx, a, raised):
+    """The f32 a times 2 to the integer that ``raised`` is above 1.5 * 2^23, where a and the result are normal."""
 
-    def emit(builder, row, a, k):
-        return builder.bitcast(builder.add(builder.bitcast(a, k.type), builder.shl(k, _all(k.type, 23))), row)
+    def emit(builder, row, a, raised):
+        as_int = ir.VectorType(_I32, row.count)
+        power = builder.shl(builder.bitcast(raised, as_int), _all(as_int, 23))
+        return builder.bitcast(builder.add(builder.bitcast(a, as_int), power), row)
 
-    return _elementwise("f32", emit)(a, k)
+    return _elementwise("f32", emit)(a, raised)
 
 
 @intrinsic

@@ -310,8 +310,8 @@ def power_of_two(a: Array) -> Array:
     return ((a + 127) << 23).astype(np.int32).view(np.float32)
 
 
-def times_power(a: Array, k: Array) -> Array:
-    return (a.view(np.int32) + (k << 23)).view(np.float32)
+def times_power(a: Array, raised: Array) -> Array:
+    return (a.view(np.int32) + (raised.view(np.int32) << 23)).view(np.float32)
 
 
 def byte_product(a: Array, b: Array) -> Array:

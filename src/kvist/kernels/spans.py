@@ -48,6 +48,8 @@ RECORD_HEAD = 64
 WEIGHTS = SPAN_TOKENS * 4
 """Where a query's softmax weights as bytes start, after its scores."""
 SCORE_BYTES = WEIGHTS + SPAN_TOKENS
+LINE = 64
+"""Bytes of a cache line."""
 SCALE_BYTES = SPAN_TOKENS * 4
 """Room for the scales of a span's values, after the records of a group of queries."""
 CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_INT4 = range(4)
@@ -115,10 +117,14 @@ def stored_bytes(shape, codec):
 
 @inline
 def ask_for(cache, block, step, steps, shape, codec):
-    """Ask for one of ``steps`` equal parts of a block, by cache lines."""
-    size = stored_bytes(shape, codec) // steps
-    for at in range(0, size, 64):
-        prefetch(cache, block + step * size + at)
+    """Ask for one of ``steps`` parts of a block, each of its cache lines once; what is left over comes first."""
+    lines = (stored_bytes(shape, codec) + LINE - 1) // LINE
+    each = lines // steps
+    for line in range(each):
+        prefetch(cache, block + (step * each + line) * LINE)
+    if step == 0:
+        for line in range(steps * each, lines):
+            prefetch(cache, block + line * LINE)
 
 
 @inline
