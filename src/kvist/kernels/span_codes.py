@@ -67,6 +67,9 @@ LEAST = F(-87)
 UNITS = F(1.5 * 2**23)
 """What is added to it is rounded to an integer, which its last bits then are."""
 POWER = tuple(F(c) for c in (9.570101276e-3, 5.591786280e-2, 0.2402474433, 0.6931217909, 0.9999992847))
+FEW = 3
+"""Queries of a group that reads faster than it computes, so that memory has to be asked early. Larger groups come one
+after the other over the same span, which the first one's reading has brought into the cache."""
 STEP = 8
 """Where in a record the step of its weights stands."""
 
@@ -84,33 +87,55 @@ def scaled(dots, cache, scales, q_scale):
 
 
 @inline
-def write_scores_int8(arenas, head, first, last, q, scores, shape, rows):
-    """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``, two blocks at a time.
+def keys_of(arenas, head, b, last):
+    """Where the keys of block ``b`` stand, or of the last one before ``last``."""
+    return head.k + arenas.table[head.blocks + min(b, last - 1)] * head.k_block
 
-    The next two blocks' keys and these blocks' values are asked for meanwhile.
+
+@inline
+def ask_ahead(arenas, head, b, last, step, steps, shape):
+    """Ask for the keys of block ``b`` + 4, and for the values of block ``b``."""
+    ask_for(arenas.cache, keys_of(arenas, head, b + 4, last), step, steps, shape, shape.k_codec)
+    v = head.v + arenas.table[head.blocks + min(b, last - 1)] * head.v_block
+    ask_for(arenas.cache, v, step, steps, shape, shape.v_codec)
+
+
+@inline
+def put_scores(work, cache, scores, b, last, dots, scales, q_scale):
+    """Write the scores of block ``b``, or of the last one before ``last``."""
+    at = scores + min(b, last - 1) % SPAN_BLOCKS * 64
+    store_rows(work, at, SCORE_BYTES, scaled(dots, cache, scales, q_scale))
+
+
+@inline
+def write_scores_int8(arenas, head, first, last, q, scores, shape, rows):
+    """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``, four blocks at a time.
+
+    The next four blocks' keys and these blocks' values are asked for meanwhile.
     """
     dim, cache, work = value(shape.dim), arenas.cache, arenas.work
     stride, steps, scales = dim * 4, dim // 4, BLOCK_TOKENS * dim
     q_scale = splat_rows_f32(work, q + dim, stride, rows, LANES)
     offset = offset_of(work, q + dim + 4, stride, rows)
-    for b in range(first, last, 2):
-        other = min(b + 1, last - 1)
-        block_a, block_b = arenas.table[head.blocks + b], arenas.table[head.blocks + other]
-        k_a, k_b = head.k + block_a * head.k_block, head.k + block_b * head.k_block
-        v_a, v_b = head.v + block_a * head.v_block, head.v + block_b * head.v_block
-        next_a = head.k + arenas.table[head.blocks + min(b + 2, last - 1)] * head.k_block
-        next_b = head.k + arenas.table[head.blocks + min(b + 3, last - 1)] * head.k_block
-        dots_a, dots_b = offset, offset
+    for b in range(first, last, 4):
+        k_a, k_b = keys_of(arenas, head, b, last), keys_of(arenas, head, b + 1, last)
+        k_c, k_d = keys_of(arenas, head, b + 2, last), keys_of(arenas, head, b + 3, last)
+        dots_a, dots_b, dots_c, dots_d = offset, offset, offset, offset
         for j in range(steps):
-            ask_for(cache, next_a, j, steps, shape, shape.k_codec)
-            ask_for(cache, next_b, j, steps, shape, shape.k_codec)
-            ask_for(cache, v_a, j, steps, shape, shape.v_codec)
-            ask_for(cache, v_b, j, steps, shape, shape.v_codec)
+            if value(rows) <= FEW:
+                ask_ahead(arenas, head, b, last, j, steps, shape)
+                ask_ahead(arenas, head, b + 1, last, j, steps, shape)
+                ask_ahead(arenas, head, b + 2, last, j, steps, shape)
+                ask_ahead(arenas, head, b + 3, last, j, steps, shape)
             query = splat_rows_i32(work, q + j * 4, stride, rows, LANES)
             dots_a = dot4(dots_a, load_i32(cache, k_a + j * 64, LANES), query)
             dots_b = dot4(dots_b, load_i32(cache, k_b + j * 64, LANES), query)
-        store_rows(work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, scaled(dots_a, cache, k_a + scales, q_scale))
-        store_rows(work, scores + other % SPAN_BLOCKS * 64, SCORE_BYTES, scaled(dots_b, cache, k_b + scales, q_scale))
+            dots_c = dot4(dots_c, load_i32(cache, k_c + j * 64, LANES), query)
+            dots_d = dot4(dots_d, load_i32(cache, k_d + j * 64, LANES), query)
+        put_scores(work, cache, scores, b, last, dots_a, k_a + scales, q_scale)
+        put_scores(work, cache, scores, b + 1, last, dots_b, k_b + scales, q_scale)
+        put_scores(work, cache, scores, b + 2, last, dots_c, k_c + scales, q_scale)
+        put_scores(work, cache, scores, b + 3, last, dots_d, k_d + scales, q_scale)
 
 
 @inline
@@ -138,8 +163,9 @@ def write_scores_int4(arenas, head, first, last, q, scores, shape, rows):
         dots = offset
         for j in range(0, steps, 4):
             bits = load_i32(cache, k + fifths + j * 16, LANES)
-            ask_for(cache, k_next, j // 4, (steps + 3) // 4, shape, shape.k_codec)
-            ask_for(cache, v, j // 4, (steps + 3) // 4, shape, shape.v_codec)
+            if value(rows) <= FEW:
+                ask_for(cache, k_next, j // 4, (steps + 3) // 4, shape, shape.k_codec)
+                ask_for(cache, v, j // 4, (steps + 3) // 4, shape, shape.v_codec)
             dots = dot_pair(cache, work, dots, bits, static(0), static(1), k, q, j, stride, shape, rows)
             if j + 1 < steps:
                 dots = dot_pair(cache, work, dots, bits, static(2), static(3), k, q, j + 1, stride, shape, rows)
@@ -243,7 +269,8 @@ def add_int8(arenas, head, first, last, scores, record, shape, rows):
         for b in range(first, last):
             v, k_next = head.v + arenas.table[head.blocks + b] * head.v_block, next_keys(arenas, head, b)
             for j in range(4):
-                ask_for(cache, k_next, d // panel * 4 + j, dim // panel * 4, shape, shape.k_codec)
+                if value(rows) <= FEW:
+                    ask_for(cache, k_next, d // panel * 4 + j, dim // panel * 4, shape, shape.k_codec)
                 weights = weights_of(arenas.work, scores, b, j, shape, rows)
                 dots = dot4(dots, weights, load_i32(cache, v + (j * dim + d) * 4, shape.panel))
         put_values(arenas.work, dots, record, d, shape, rows)
@@ -258,7 +285,8 @@ def add_int4(arenas, head, first, last, scores, record, shape, rows):
         for b in range(first, last):
             v, k_next = head.v + arenas.table[head.blocks + b] * head.v_block, next_keys(arenas, head, b)
             for j in range(4):
-                ask_for(cache, k_next, d // panel * 4 + j, half // panel * 4, shape, shape.k_codec)
+                if value(rows) <= FEW:
+                    ask_for(cache, k_next, d // panel * 4 + j, half // panel * 4, shape, shape.k_codec)
                 both = load_i32(cache, v + (j * half + d) * 4, shape.panel)
                 weights = weights_of(arenas.work, scores, b, j, shape, rows)
                 low = dot4(low, weights, value_levels(low_nibbles(both)))
