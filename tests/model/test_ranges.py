@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tiny.dense import DENSE, dense_model
+from tiny.experts import EXPERT_FAMILIES, expert_model
 from tiny.models import FAMILIES, tiny_model
 from tiny.tensors import write_directory
 
@@ -37,6 +38,12 @@ PLACES = {
     "residual_kernel": ("x", "branch", "weight", "eps", "scale"),
     "parts_kernel": ("x", "weight", "eps"),
     "cap_kernel": ("x", "cap"),
+    "route_kernel": ("logits", "scale", "picks", "gains"),
+    "sort_kernel": ("picks", "places", "pairs", "active"),
+    "spread_kernel": ("x", "places", "out"),
+    "expert_matmul_kernel": ("w", "x", "out", "active"),
+    "expert_activation_kernel": ("gate", "up", "out", "pairs"),
+    "combine_kernel": ("x", "places", "gains", "y"),
 }
 SIZES = {
     "rotary_kernel": ("count", "out_stride"),
@@ -51,21 +58,30 @@ SIZES = {
     "residual_kernel": ("stride", "branch_stride", "width"),
     "parts_kernel": ("parts", "width"),
     "cap_kernel": ("width",),
+    "route_kernel": ("stride", "experts", "chosen"),
+    "sort_kernel": ("experts", "chosen"),
+    "spread_kernel": ("stride", "row_bytes", "chosen"),
+    "expert_matmul_kernel": ("w_stride", "panels", "width", "x_stride", "out_stride", "experts", "chosen"),
+    "expert_activation_kernel": ("stride", "width", "out_stride", "chosen"),
+    "combine_kernel": ("stride", "width", "chosen", "y_stride"),
 }
 OPTIONAL = {
     "embedding_kernel": ("positions",),
     "norm_kernel": ("bias",),
     "matmul_kernel": ("bias",),
     "append_kernel": ("q_norm", "k_norm"),
-    "attention_kernel": ("quantised", "cap"),
+    "attention_kernel": ("quantised", "cap", "nothing"),
     "tally_kernel": ("cap",),
-    "finish_kernel": ("quantised",),
+    "finish_kernel": ("quantised", "nothing"),
     "activation_kernel": ("up",),
+    "expert_matmul_kernel": ("bias",),
+    "combine_kernel": ("shared", "gate"),
 }
 
 
 def loaded(family: str, number: int, directory: Path, weights: str | None = None) -> Decoder:
-    model = dense_model(family, number) if family in DENSE else tiny_model(family, number)
+    make = dense_model if family in DENSE else expert_model if family in EXPERT_FAMILIES else tiny_model
+    model = make(family, number)
     write_directory(model, directory)
     return load_decoder(open_checkpoint(directory), weights=weights, threads=2)
 
@@ -92,7 +108,13 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> list[Writer]:
     """Of the families between which every kernel and every optional place occurs, with 8-bit weights too."""
     made = []
     found = (("qwen3", 2, "f32"), ("gpt2", 2, "f32"), ("qwen2", 2, "q8"), ("qwen2", 8, "q8"))  # of several KV heads
-    for family, number, weights in (*found, ("gemma2", 0, "f32"), ("olmo2", 0, "f32")):
+    for family, number, weights in (
+        *found,
+        ("gemma2", 0, "f32"),
+        ("olmo2", 0, "f32"),
+        ("gpt_oss", 2, "q8"),
+        ("qwen2_moe", 2, "f32"),
+    ):
         decoder = loaded(family, number, tmp_path_factory.mktemp(family), weights)
         made.append(writer_of(decoder, cache_of(decoder)))
     return made
@@ -121,7 +143,7 @@ def wrong(writer: Writer, column_names: dict[str, tuple[str, ...]], number: int)
                 yield name, column
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *DENSE])
+@pytest.mark.parametrize("family", [*FAMILIES, *DENSE, *EXPERT_FAMILIES])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_every_family_stays_inside(family: str, number: int, tmp_path: Path) -> None:
     decoder = loaded(family, number, tmp_path)

@@ -105,6 +105,7 @@ CASES = {
         Case("mixed", _llama("qwen3", hidden_size=72, intermediate_size=100, **_MIXED), weights="bf16"),
         Case("biases", _llama("qwen2", **_ONE_KV_HEAD), weights="q4"),
         Case("learned", _GPT2, codec="f32"),
+        Case("experts", _llama("mixtral", num_local_experts=5, num_experts_per_tok=2, sliding_window=None), "q4_0"),
         Case("int8", _llama(), "q4_1", codec="int8"),
         Case("int4", _llama("mistral", sliding_window=300), codec="int4"),
         Case("codecs", _llama(num_hidden_layers=3), "bf16", codec="int8", v_codec="int4", keep_layers=(1,)),

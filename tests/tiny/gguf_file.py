@@ -13,12 +13,19 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize, quantize
 
+from tiny.experts import ARCHITECTURES, EXPERT_FAMILIES, add_expert_metadata, as_converted, merged_name
 from tiny.models import Config, TinyModel
 from tiny.tensors import tensors
 
 Array = np.ndarray[Any, Any]
 
-_ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gpt2": "gpt2"}
+_ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gpt2": "gpt2",
+} | ARCHITECTURES
 
 
 def write_gguf(model: TinyModel, path: Path, weight_type: str = "f32") -> dict[str, Array]:
@@ -30,14 +37,18 @@ def write_gguf(model: TinyModel, path: Path, weight_type: str = "f32") -> dict[s
     writer = gguf.GGUFWriter(path, architecture)
     write_metadata(writer, model.config)
     num_layers = model.config.get("num_hidden_layers", model.config.get("n_layer"))
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], num_layers)
-    found = {}
-    for name, array in tensors(model).items():
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper().replace("-", "_")], num_layers)
+    found, stacks = {}, Stacks(model.config)
+    for name, array in as_converted(model.config, tensors(model)).items():
         turned = as_gguf(model, name, array)
         kind = gguf.GGMLQuantizationType[kind_of(name, turned, weight_type).upper()]
         raw = quantize(turned, kind)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), raw, raw_dtype=kind)
+        whole = stacks.add(name, raw)
+        if whole is not None:
+            stem, stacked = whole
+            writer.add_tensor(names.get_name(stem, try_suffixes=(".weight", ".bias")), stacked, raw_dtype=kind)
         found[name] = as_huggingface(model, name, dequantize(raw, kind).astype(np.float32))
+    assert not stacks.waiting, sorted(stacks.waiting)
     factors = rope_factors(model.config)
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", factors)
@@ -48,10 +59,29 @@ def write_gguf(model: TinyModel, path: Path, weight_type: str = "f32") -> dict[s
     return found
 
 
+class Stacks:
+    """Experts' tensors that wait for the next ones of their kind; other tensors don't."""
+
+    def __init__(self, config: Config) -> None:
+        self.number = config.get("num_experts", config.get("num_local_experts"))
+        self.waiting: dict[str, list[Array]] = {}
+
+    def add(self, name: str, raw: Array) -> tuple[str, Array] | None:
+        """The name and the tensor to write, if one is complete."""
+        merged = merged_name(name)
+        if merged is None:
+            return name, raw
+        stem, expert = merged
+        found = self.waiting.setdefault(stem, [])
+        assert len(found) == expert, (name, len(found))
+        found.append(raw)
+        return (stem, np.stack(self.waiting.pop(stem))) if len(found) == self.number else None
+
+
 def kind_of(name: str, array: Array, weight_type: str) -> str:
-    if array.ndim == 1 or "wpe" in name:
+    if array.ndim == 1 or "wpe" in name or name.endswith(".bias"):
         return "f32"
-    return "f16" if weight_type.startswith("q") and array.shape[1] % 32 else weight_type
+    return "f16" if weight_type.startswith("q") and array.shape[-1] % 32 else weight_type
 
 
 def as_gguf(model: TinyModel, name: str, array: Array) -> Array:
@@ -121,8 +151,10 @@ def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_rope_dimension_count(dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])
-    if config["model_type"] == "mistral" and config["sliding_window"]:
+    if config["model_type"] in ("mistral", "mixtral") and config["sliding_window"]:
         writer.add_sliding_window(config["sliding_window"])
+    if config["model_type"] in EXPERT_FAMILIES:
+        add_expert_metadata(writer, config)
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if scaling.get("rope_type", scaling.get("type")) == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from tiny.experts import EXPERT_FAMILIES, expert_shapes, has_experts
 from tiny.models import Config, TinyModel
 from tiny.shapes import LAYERS, Shapes, dense_shapes, linear
 from tiny.stream import Stream
@@ -38,14 +39,17 @@ def llama_shapes(config: Config) -> Shapes:
     for number in range(config["num_hidden_layers"]):
         at = f"model.layers.{number}."
         shapes |= {at + "input_layernorm.weight": (width,), at + "post_attention_layernorm.weight": (width,)}
-        shapes |= linear(at + "self_attn.q_proj", q, width, attention_bias or family == "qwen2")
-        shapes |= linear(at + "self_attn.k_proj", kv, width, attention_bias or family == "qwen2")
-        shapes |= linear(at + "self_attn.v_proj", kv, width, attention_bias or family == "qwen2")
+        shapes |= linear(at + "self_attn.q_proj", q, width, attention_bias or family in ("qwen2", "qwen2_moe"))
+        shapes |= linear(at + "self_attn.k_proj", kv, width, attention_bias or family in ("qwen2", "qwen2_moe"))
+        shapes |= linear(at + "self_attn.v_proj", kv, width, attention_bias or family in ("qwen2", "qwen2_moe"))
         shapes |= linear(at + "self_attn.o_proj", width, q, attention_bias)
-        shapes |= linear(at + "mlp.gate_proj", config[mlp], width, mlp_bias)
-        shapes |= linear(at + "mlp.up_proj", config[mlp], width, mlp_bias)
-        shapes |= linear(at + "mlp.down_proj", width, config[mlp], mlp_bias)
-        if family == "qwen3":
+        if family in EXPERT_FAMILIES and has_experts(config, number):
+            shapes |= expert_shapes(config, number)
+        else:
+            shapes |= linear(at + "mlp.gate_proj", config[mlp], width, mlp_bias)
+            shapes |= linear(at + "mlp.up_proj", config[mlp], width, mlp_bias)
+            shapes |= linear(at + "mlp.down_proj", width, config[mlp], mlp_bias)
+        if family in ("qwen3", "qwen3_moe"):
             shapes |= {at + f"self_attn.{x}_norm.weight": (head_dim,) for x in "qk"}
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], width)
@@ -83,12 +87,12 @@ def tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> Array:
     if any(part in name for part in model.zeroed):
         return np.zeros(shape, np.float32)
     normal = Stream(model.seed, name).normal(shape)
-    if name.endswith(".bias"):
+    if name.endswith(("bias", "sinks")):
         return normal * np.float32(0.3)
     if len(shape) == 1:
         return (0 if model.config["model_type"].startswith("gemma") else 1) + normal * np.float32(0.3)
     is_stored_in_out = model.config["model_type"] == "gpt2" and ".h." in name
-    fan_in = shape[0] if is_stored_in_out else shape[1]
+    fan_in = shape[0] if is_stored_in_out else shape[1] if len(shape) < 3 else shape[-2]
     return normal * np.float32(1 / np.sqrt(fan_in))
 
 

@@ -48,6 +48,22 @@ _LLAMA_KEYS: dict[str, Whole | Real] = {
     "rms_norm_eps": Real("attention.layer_norm_rms_epsilon"),
     "rope_theta": Real("rope.freq_base", default=10000.0),
 }
+_EXPERT_KEYS: dict[str, Whole | Real] = {
+    **_LLAMA_KEYS,
+    "num_experts": Whole("expert_count"),
+    "num_experts_per_tok": Whole("expert_used_count"),
+    "moe_intermediate_size": Whole("expert_feed_forward_length", same_as="feed_forward_length"),
+}
+_SHARED_EXPERT_KEYS: dict[str, Whole | Real] = {
+    **_EXPERT_KEYS,
+    "shared_expert_intermediate_size": Whole("expert_shared_feed_forward_length", same_as="feed_forward_length"),
+}
+_GPT_OSS_KEYS: dict[str, Whole | Real] = {
+    **_LLAMA_KEYS,
+    "intermediate_size": Whole("expert_feed_forward_length", same_as="feed_forward_length"),
+    "num_local_experts": Whole("expert_count"),
+    "num_experts_per_tok": Whole("expert_used_count"),
+}
 _GPT2_KEYS: dict[str, Whole | Real] = {
     "n_embd": Whole("embedding_length"),
     "n_inner": Whole("feed_forward_length"),
@@ -65,6 +81,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("llama", _LLAMA_KEYS, _SILU, {**_ATTENTION_BIAS, **_MLP_BIAS}),
     "qwen2": Architecture("qwen2", _LLAMA_KEYS, _SILU),
     "qwen3": Architecture("qwen3", _LLAMA_KEYS, _SILU, _ATTENTION_BIAS),
+    "qwen3moe": Architecture("qwen3_moe", _EXPERT_KEYS, {**_SILU, "norm_topk_prob": True}, _ATTENTION_BIAS),
+    "qwen2moe": Architecture(
+        "qwen2_moe", _SHARED_EXPERT_KEYS, {**_SILU, "norm_topk_prob": False}, {"qkv_bias": "blk.0.attn_q.bias"}
+    ),
+    "gpt-oss": Architecture("gpt_oss", _GPT_OSS_KEYS, _SILU, _ATTENTION_BIAS),
     "gpt2": Architecture("gpt2", _GPT2_KEYS, {"activation_function": "gelu_new"}, is_rotary=False),
 }
 
@@ -180,6 +201,8 @@ def _window(keys: Keys, architecture: Architecture) -> dict[str, object]:
         return {}
     if architecture.model_type == "llama":
         return {"model_type": "mistral", "sliding_window": window}
+    if architecture.model_type == "gpt_oss":
+        return {"sliding_window": window}  # of every other layer
     return {"sliding_window": window, "use_sliding_window": True, "max_window_layers": 0}
 
 
@@ -187,12 +210,12 @@ def _experts(keys: Keys, architecture: Architecture) -> dict[str, object]:
     num_experts = keys.whole("expert_count", minimum=0)
     if not num_experts:
         return {}
-    if architecture.model_type != "llama":
-        raise UnsupportedError(
-            f"a {architecture.model_type} with {num_experts} experts isn't supported; supported: none"
-        )
-    num_used = keys.required(Whole("expert_used_count"))
-    return {"model_type": "mixtral", "num_local_experts": num_experts, "num_experts_per_tok": num_used}
+    if architecture.model_type == "llama":
+        num_used = keys.required(Whole("expert_used_count"))
+        return {"model_type": "mixtral", "num_local_experts": num_experts, "num_experts_per_tok": num_used}
+    if "num_experts_per_tok" in architecture.keys:
+        return {}
+    raise UnsupportedError(f"a {architecture.model_type} with {num_experts} experts isn't supported; supported: none")
 
 
 def _vocab_size(metadata: Mapping[str, object], keys: Keys, tensors: Mapping[str, TensorInfo]) -> int:

@@ -77,9 +77,9 @@ ZERO_INT = np.int64(0)
 
 AT = fields(
     "group kv_heads share q q_head sink_q k k_head k_block v "
-    "v_head v_block window out out_stride parts quantised quantised_stride width cap"
+    "v_head v_block window out out_stride parts quantised quantised_stride width cap nothing"
 )
-FIN = fields("heads chunk_heads out out_stride parts share window quantised quantised_stride width")
+FIN = fields("heads chunk_heads out out_stride parts share window quantised quantised_stride width nothing")
 
 
 @inline
@@ -120,9 +120,25 @@ def merge(work, into, part, is_first, shape):
 
 
 @called
-def write_result(work, record, out, shape):
-    """Write a record's weighted values over its sum, [D] f32; values that were turned are turned back."""
-    inverse = splat_f32(ONE / get_f32(work, record + 4), shape.dim)
+def share_beside(work, record, nothing):
+    """What a record's weighted values are multiplied with where ``nothing`` is the logit of reading nothing at all."""
+    old, other = splat_f32(get_f32(work, record), LANES), splat_f32(nothing, LANES)
+    top = maximum(old, other)
+    keep = exp(sub(old, top))
+    total = fma(splat_f32(get_f32(work, record + 4), LANES), keep, exp(sub(other, top)))
+    return first_lane(keep) / first_lane(total)
+
+
+@called
+def write_result(weights, work, record, out, nothing, shape):
+    """Write a record's weighted values over its sum, [D] f32; values that were turned are turned back.
+
+    ``nothing``: where a head's learned logit stands, which counts in the sum as a token without a value; -1: none.
+    """
+    factor = ONE / get_f32(work, record + 4)
+    if nothing >= 0:
+        factor = share_beside(work, record, get_f32(weights, nothing))
+    inverse = splat_f32(factor, shape.dim)
     store(work, out, mul(load_f32(work, record + RECORD_HEAD, shape.dim), inverse))
     if value(shape.v_codec) >= CODEC_INT8:
         turn(work, out, out, shape)
@@ -293,7 +309,7 @@ def shared_of(table, group, tile, is_mixed):
 
 
 @inline
-def attend(chunk, thread, line, program, arenas, shape, groups):
+def attend(chunk, thread, line, program, weights, arenas, shape, groups):
     """A chunk is a tile of query rows and a KV head; and some units, where spans are attended apart."""
     table, work, kv_heads, share = arenas.table, arenas.work, program[line, AT.kv_heads], program[line, AT.share]
     part, chunk = chunk % table[SPAN_PARTS], chunk // table[SPAN_PARTS]
@@ -328,17 +344,19 @@ def attend(chunk, thread, line, program, arenas, shape, groups):
         groups,
     )
     if not is_apart:
-        write_tile(work, line, program, first_row, num_rows, kv_head, runs, shape)
+        write_tile(weights, work, line, program, first_row, num_rows, kv_head, runs, shape)
 
 
 @inline
-def write_tile(work, line, program, first_row, num_rows, kv_head, runs, shape):
+def write_tile(weights, work, line, program, first_row, num_rows, kv_head, runs, shape):
     """Write the results of a tile's rows; quantised too, where a KV head's columns are whole groups."""
     share = program[line, AT.share]
     for q in range(num_rows * share):
         out = program[line, AT.out] + (first_row + q // share) * program[line, AT.out_stride]
-        at = out + (kv_head * share + q % share) * value(shape.dim) * 4
-        write_result(work, runs + q * record_bytes(shape), at, shape)
+        head = kv_head * share + q % share
+        nothing = nothing_of(program[line, AT.nothing], head)
+        at = out + head * value(shape.dim) * 4
+        write_result(weights, work, runs + q * record_bytes(shape), at, nothing, shape)
     if program[line, AT.quantised] >= 0:
         for row in range(first_row, first_row + num_rows):
             at = program[line, AT.out] + row * program[line, AT.out_stride]
@@ -347,7 +365,13 @@ def write_tile(work, line, program, first_row, num_rows, kv_head, runs, shape):
 
 
 @inline
-def merge_head(row, thread, line, program, table, work, head, shape):
+def nothing_of(nothing, head):
+    """Where a head's logit of reading nothing stands; -1: nowhere."""
+    return nothing + head * 4 if nothing >= 0 else nothing
+
+
+@inline
+def merge_head(row, thread, line, program, table, weights, work, head, shape):
     """Merge one row's and head's records, the sinks' and then span after span, and write the result."""
     ring, share, own = table[SPANS], program[line, FIN.share], program[line, FIN.window]
     slot, window, sinks = table[table[SLOTS] + row], window_of(table, row, own), sinks_of(table, row, own)
@@ -364,18 +388,18 @@ def merge_head(row, thread, line, program, table, work, head, shape):
             merge(work, run, parts + span % ring * stride, is_first, shape)
             is_first = False
     out = program[line, FIN.out] + row * program[line, FIN.out_stride] + head * value(shape.dim) * 4
-    write_result(work, run, out, shape)
+    write_result(weights, work, run, out, nothing_of(program[line, FIN.nothing], head), shape)
 
 
 @inline
-def finish(chunk, thread, line, program, table, work, shape):
+def finish(chunk, thread, line, program, table, weights, work, shape):
     """Some heads of one row: merge the spans that were attended apart, and quantise if the output matrix wants it."""
     heads = program[line, FIN.chunk_heads]
     parts = program[line, FIN.heads] // heads
     row, first = chunk // parts, chunk % parts * heads
     if table[SPANS]:
         for head in range(first, first + heads):
-            merge_head(row, thread, line, program, table, work, head, shape)
+            merge_head(row, thread, line, program, table, weights, work, head, shape)
     if program[line, FIN.quantised] >= 0:
         at = program[line, FIN.out] + row * program[line, FIN.out_stride]
         out = program[line, FIN.quantised] + row * program[line, FIN.quantised_stride]
@@ -436,7 +460,7 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped
             get_f32(weights, program[line, AT.cap]) if is_capped else np.float32(0),
         )
         groups = Groups(static(most), static(joint_most), static(few), static(joint_few))
-        attend(chunk, thread, line, program, arenas, shape, groups)
+        attend(chunk, thread, line, program, weights, arenas, shape, groups)
 
     return run_attention
 
@@ -464,6 +488,6 @@ def finish_kernel(dim: int, v_codec: int) -> Any:
 
     @kernel(SIGNATURE)
     def run_finish(chunk, thread, line, program, table, weights, cache, work):
-        finish(chunk, thread, line, program, table, work, ResultShape(static(dim), static(v_codec)))
+        finish(chunk, thread, line, program, table, weights, work, ResultShape(static(dim), static(v_codec)))
 
     return run_finish

@@ -72,9 +72,10 @@ ERFC = tuple(
     )
 )
 """erfc(a) e^(a^2) = t P(2t - 1) with t = 1 / (1 + 0.4 a): fitted to Python's within 6e-8 of its value, a >= 0."""
+SWIGLU_SLOPE, SWIGLU_LIMIT = F(1.702), F(7)
 
-SILU, GELU_TANH, GELU = range(3)
-ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU}
+SILU, GELU_TANH, GELU, SWIGLU_CLAMPED = range(4)
+ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "swiglu_clamped": SWIGLU_CLAMPED}
 
 RMS, LAYER, NONE = range(3)
 NORMS = {"rms": RMS, "layer": LAYER, "none": NONE}
@@ -128,6 +129,18 @@ def activate(x, activation):
         return gelu(x)
     cube = mul(mul(mul(x, x), x), splat_f32(GELU_CUBE, LANES))
     return div(x, add(one, exp(mul(add(x, cube), splat_f32(GELU_SLOPE, LANES)))))
+
+
+@inline
+def activate_pair(gate, up, activation):
+    """act(gate) * up; or gpt-oss's (up + 1) * gate * sigmoid(1.702 gate), both clamped: see ``SWIGLU_CLAMPED``."""
+    if value(activation) == SWIGLU_CLAMPED:
+        limit, one = splat_f32(SWIGLU_LIMIT, LANES), splat_f32(ONE, LANES)
+        gate = minimum(limit, gate)  # of NaN and a number both give the second
+        up = maximum(splat_f32(-SWIGLU_LIMIT, LANES), minimum(limit, up))
+        glu = div(gate, add(one, exp(mul(gate, splat_f32(-SWIGLU_SLOPE, LANES)))))
+        return mul(add(up, one), glu)
+    return mul(activate(gate, activation), up)
 
 
 @inline

@@ -406,37 +406,41 @@ def multiply_two_singly(weights, at, size, work, scratch, task, ahead, ways, pai
 
 
 @inline
-def matmul(chunk, thread, line, program, table, weights, work, ways, pairs):
-    """A chunk is some panels times some rows; many rows take two panels at a time."""
-    panels, chunk_panels = program[line, MM.panels], program[line, MM.chunk_panels]
-    across = (panels + chunk_panels - 1) // chunk_panels
-    task = task_of(chunk, line, program, table, across)
+def multiply_panels(weights, work, scratch, w, panels, p, end, step, task, ways, pairs):
+    """A task times panels ``p`` to ``end`` - 1 of the matrix at ``w``; many rows take two panels at a time.
+
+    ``step``: how many panels after its first this thread is likely to go on when it is done.
+    """
     size = panel_bytes(task.width, ways.form)
-    p = chunk % across * chunk_panels
-    end = min(panels, p + chunk_panels)
     if task.end_row - task.row >= value(pairs.rows):
-        scratch = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
         while p + 2 <= end:
-            at = program[line, MM.w] + p * size
-            to = at + 2 * size if p + 4 <= end else at + program[line, MM.stride_panels] * size
-            ahead = to, min(to + 2 * size, program[line, MM.w] + panels * size)
+            at = w + p * size
+            to = at + 2 * size if p + 4 <= end else at + step * size
+            ahead = to, min(to + 2 * size, w + panels * size)
             multiply_two(weights, at, size, work, scratch, rest_of(task, task.row, p), ahead, ways, pairs)
             p += 2
     while p < end:
-        multiply_panel(weights, program[line, MM.w] + p * size, work, rest_of(task, task.row, p), ways)
+        multiply_panel(weights, w + p * size, work, rest_of(task, task.row, p), ways)
         p += 1
 
 
 @inline
-def matmul_singly(chunk, thread, line, program, table, weights, work, ways, pairs):
+def multiply_singly(weights, work, scratch, w, panels, p, end, step, task, ways, pairs):
     """The same where no two panels fit the registers at a time."""
+    size = panel_bytes(task.width, ways.form)
+    for panel in range(p, end):
+        multiply_panel(weights, w + panel * size, work, rest_of(task, task.row, panel), ways)
+
+
+@inline
+def matmul(chunk, thread, line, program, table, weights, work, multiply, ways, pairs):
+    """A chunk is some panels times some rows."""
     panels, chunk_panels = program[line, MM.panels], program[line, MM.chunk_panels]
     across = (panels + chunk_panels - 1) // chunk_panels
-    task = task_of(chunk, line, program, table, across)
-    size = panel_bytes(task.width, ways.form)
-    first = chunk % across * chunk_panels
-    for p in range(first, min(panels, first + chunk_panels)):
-        multiply_panel(weights, program[line, MM.w] + p * size, work, rest_of(task, task.row, p), ways)
+    task, p = task_of(chunk, line, program, table, across), chunk % across * chunk_panels
+    scratch = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
+    w, end, step = program[line, MM.w], min(panels, p + chunk_panels), program[line, MM.stride_panels]
+    multiply(weights, work, scratch, w, panels, p, end, step, task, ways, pairs)
 
 
 DOTS = {F32: dots_floats, F16: dots_floats, BF16: dots_floats, Q8_0: dots_q8, Q4_0: dots_q4, Q4_1: dots_q4}
@@ -459,13 +463,13 @@ def matmul_kernel(form: int) -> Any:
     """The kernel that multiplies with weights of one form."""
     rows, pair_rows, fewer = num_tile_rows()
     dots, pair, source = inner_of(form)
-    multiply = matmul if pair_rows else matmul_singly
+    multiply = multiply_panels if pair_rows else multiply_singly
 
     @kernel(SIGNATURE)
     def run_matmul(chunk, thread, line, program, table, weights, cache, work):
         ways = Ways(static(form), static(rows), dots)
         pairs = PairWays(static(form), static(pair_rows), static(fewer), pair, source)
-        multiply(chunk, thread, line, program, table, weights, work, ways, pairs)
+        matmul(chunk, thread, line, program, table, weights, work, multiply, ways, pairs)
 
     return run_matmul
 

@@ -10,13 +10,11 @@ import numpy.typing as npt
 from kvist.checkpoint.files import Checkpoint
 from kvist.errors import CheckpointError
 from kvist.kernels.layout import padded
+from kvist.model.expert_weights import ExpertWeights, find_experts
 from kvist.model.families import DecoderSpec, Family, Names
 from kvist.model.rope import attention_factor, frequencies
-from kvist.model.weights import Matrix, Packer, Part, Rows
+from kvist.model.weights import Matrix, Packer, Part, Placed, Rows
 from kvist.spec.model import LayerSpec, ModelSpec
-
-Placed = list[tuple[Matrix, int]]
-"""The matrices of one role, each with the first output row that it makes."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class LayerWeights:
     """One layer: matrices with the first output row that each makes.
 
     ``attention_norm`` and ``mlp_norm`` come before what they are named for, the post norms after it.
+    ``nothing``: offset of a logit for each head that counts in its softmax as a token without a value would; -1: none.
+    ``experts`` stand in the place of ``up`` and ``down``, which are empty then.
     ``q_norm``, ``k_norm`` (-1: none) and ``scale``, which queries are multiplied with, are offsets.
     """
 
@@ -59,6 +59,8 @@ class LayerWeights:
     q_norm: int
     k_norm: int
     scale: int
+    nothing: int = -1
+    experts: ExpertWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class _Finder:
         q_norm, k_norm = self._qk_norms(number, layer)
         scale = spec.score_scale
         default = 1 / np.sqrt(np.array([layer.k_dim], np.float32))
+        experts = self.experts(number)
         return LayerWeights(
             attention_norm=attention_norm,
             qkv=self._qkv(number, layer),
@@ -174,13 +177,24 @@ class _Finder:
             ),
             attention_post_norm=self.norm(named("attention_post_norm")) if has_after else NO_NORM,
             mlp_norm=self.norm(named("mlp_norm")) if own_mlp_norm else attention_norm,
-            up=self.matrices("up", up, up_sizes, model.width, up_orders),
-            down=self.matrices("down", [named("down")], [model.width], model.mlp_width, [None]),
+            up=[] if experts else self.matrices("up", up, up_sizes, model.width, up_orders),
+            down=[] if experts else self.matrices("down", [named("down")], [model.width], model.mlp_width, [None]),
             mlp_post_norm=self.norm(named("mlp_post_norm")) if has_after else NO_NORM,
             q_norm=q_norm,
             k_norm=k_norm,
             scale=self.packer.constant(default.astype(np.float32)) if scale is None else self.number(scale),
+            nothing=self.packer.vector(named("nothing"), layer.num_heads) if names.nothing else -1,
+            experts=experts,
         )
+
+    def experts(self, number: int) -> ExpertWeights | None:
+        """The experts of a layer that has them."""
+        kind, sets, routing = self.model.experts_of(number), self.names.experts, self.spec.routing
+        if kind is None:
+            return None
+        assert sets and routing is not None, (sets, routing)
+        has_biases = "experts" in self.required
+        return find_experts(self.packer, sets, number, kind, self.model.width, routing, has_biases=has_biases)
 
     def _qkv(self, number: int, layer: LayerSpec) -> Placed:
         names = [name.format(n=number) for name in self.names.qkv]

@@ -16,6 +16,7 @@ from kvist.kernels import (
     caps,
     elementwise,
     embedding,
+    experts,
     gated,
     matmul,
     residual,
@@ -223,6 +224,8 @@ def _append(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
 
 def _attended(at: Columns, dim: int, heads: int, limits: Limits) -> Extents:
     """Records of spans that are attended apart, results, and these quantised."""
+    if at.nothing >= 0:
+        yield Extent("weights", at.nothing, heads * 4)
     record = attention.num_record_bytes(dim)
     yield Extent("work", at.parts, heads * (limits.num_spans + 1) * limits.num_split_rows * record)
     yield _rows(at.out, at.out_stride, max(heads * dim, padded(at.width)) * 4, limits.num_rows)
@@ -267,6 +270,82 @@ def _activation(at: Columns, constants: tuple[int, ...], limits: Limits) -> Exte
         yield Extent("scratch", 0, row_bytes)
 
 
+def _pairs(start: int, at: Columns, limits: Limits) -> Extent:
+    """A list with a number for each rank of each row."""
+    return Extent("work", start, limits.num_rows * at.chosen * 4)
+
+
+def _places(start: int, stride: int, row_bytes: int, at: Columns, limits: Limits) -> Extent:
+    """A row for each rank of each row."""
+    return _rows(start, stride, row_bytes, limits.num_rows * at.chosen)
+
+
+def _route(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    assert 1 <= at.kept_groups <= at.groups and at.experts % at.groups == 0, (at.experts, at.groups, at.kept_groups)
+    assert 1 <= at.chosen <= at.experts // at.groups * at.kept_groups, (at.chosen, at.experts, at.kept_groups)
+    row_bytes = padded(at.experts, PANEL_ROWS) * 4
+    yield _rows(at.logits, at.stride, row_bytes, limits.num_rows)
+    yield Extent("weights", at.scale, 4)
+    if at.bias >= 0:
+        yield Extent("weights", at.bias, row_bytes)
+    yield _pairs(at.picks, at, limits)
+    yield _pairs(at.gains, at, limits)
+    yield Extent("scratch", 0, experts.route_scratch_bytes(at.experts))
+
+
+def _active(at: Columns) -> Extent:
+    return Extent("work", at.active, 4 + 12 * at.experts)
+
+
+def _sort(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    for start in (at.picks, at.places, at.pairs):
+        yield _pairs(start, at, limits)
+    yield _active(at)
+    yield Extent("scratch", 0, 4 * at.experts)
+
+
+def _spread(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    yield _rows(at.x, at.stride, at.row_bytes, limits.num_rows)
+    yield _pairs(at.places, at, limits)
+    yield _places(at.out, at.row_bytes, at.row_bytes, at, limits)
+
+
+def _expert_matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    (form,) = constants
+    assert at.experts == 1 or at.panels * _panel_bytes(at.width, form) <= at.w_stride, (at.panels, at.w_stride)
+    yield Extent("weights", at.w, (at.experts - 1) * at.w_stride + at.panels * _panel_bytes(at.width, form))
+    if at.bias >= 0:
+        yield Extent("weights", at.bias, (at.experts - 1) * at.bias_stride + at.panels * PANEL_ROWS * 4)
+    is_quantised = FORM_NAMES[form] in matmul.QUANTISED
+    yield _places(at.x, at.x_stride, _activations(at.width, is_quantised), at, limits)
+    yield _places(at.out, at.out_stride, at.panels * PANEL_ROWS * 4, at, limits)
+    yield _active(at)
+    yield Extent("scratch", 0, matmul.scratch_bytes(at.width))
+
+
+def _expert_activation(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    _, is_quantised = constants
+    row_bytes = padded(at.width) * 4
+    yield _places(at.gate, at.stride, row_bytes, at, limits)
+    yield _places(at.up, at.stride, row_bytes, at, limits)
+    yield _places(at.out, at.out_stride, _activations(at.width, is_quantised), at, limits)
+    yield _pairs(at.pairs, at, limits)
+    if is_quantised:
+        yield Extent("scratch", 0, row_bytes)
+
+
+def _combine(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    row_bytes = padded(at.width, PANEL_ROWS) * 4
+    yield _rows(at.x, at.stride, row_bytes, limits.num_rows)
+    yield _pairs(at.places, at, limits)
+    yield _pairs(at.gains, at, limits)
+    yield _places(at.y, at.y_stride, row_bytes, at, limits)
+    if at.shared >= 0:
+        yield _rows(at.shared, at.shared_stride, row_bytes, limits.num_rows)
+    if at.gate >= 0:
+        yield _rows(at.gate, at.gate_stride, 4, limits.num_rows)
+
+
 EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int, ...], Limits], Extents]]] = {
     embedding.embedding_kernel: (embedding.EM, _embedding),
     rotary.rotary_kernel: (rotary.ROPE, _rotary),
@@ -281,5 +360,11 @@ EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int
     tally.tally_kernel: (tally.TALLY, _tally),
     attention.finish_kernel: (attention.FIN, _finish),
     elementwise.activation_kernel: (elementwise.ACT, _activation),
+    experts.route_kernel: (experts.ROUTE, _route),
+    experts.sort_kernel: (experts.SORT, _sort),
+    experts.spread_kernel: (experts.SPREAD, _spread),
+    experts.expert_matmul_kernel: (experts.EMM, _expert_matmul),
+    experts.expert_activation_kernel: (experts.EACT, _expert_activation),
+    experts.combine_kernel: (experts.COMBINE, _combine),
 }
 """For each kernel its columns, and what a line of it touches."""

@@ -34,12 +34,16 @@ ROWS_AT_ONCE, NUMBERS_AT_ONCE = 4096, 1 << 22
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a matrix: ``rows`` lists its rows in the order they are wanted."""
+    """One tensor of a matrix: ``rows`` lists its rows in the order they are wanted.
+
+    ``slab``: of a tensor that has several transposed matrices, (which, of how many).
+    """
 
     name: str
     type: str
     rows: Rows
     is_transposed: bool = False
+    slab: tuple[int, int] = (0, 1)
 
     @property
     def form(self) -> str:
@@ -68,6 +72,10 @@ class Matrix:
     @property
     def num_bytes(self) -> int:
         return self.num_panels * self.panel_bytes
+
+
+Placed = list[tuple[Matrix, int]]
+"""The matrices of one role, each with the first output row that it makes."""
 
 
 class Packer:
@@ -162,6 +170,48 @@ class Packer:
                 f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed'
             )
         return Part(info.name, info.type, np.arange(num_rows) if rows is None else rows, is_transposed)
+
+    def stacked_part(
+        self,
+        name: str,
+        slab: tuple[int, int],
+        num_rows: int,
+        width: int,
+        rows: Rows | None = None,
+        *,
+        is_transposed: bool = False,
+    ) -> Part:
+        """Return one of the matrices of a tensor that has several, (which, of how many), as a part of a matrix."""
+        info, (number, count) = find_tensor(self._checkpoint, self._full(name)), slab
+        shape = (count, width, num_rows) if is_transposed else (count, num_rows, width)
+        if info.shape != shape:
+            raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
+        if is_transposed and info.type not in convert.ELEMENT_BYTES:
+            raise CheckpointError(
+                f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed'
+            )
+        order = np.arange(num_rows) if rows is None else rows
+        if is_transposed:
+            return Part(info.name, info.type, order, is_transposed, slab)
+        return Part(info.name, info.type, order + number * num_rows)
+
+    def row_part(self, name: str, width: int) -> Part:
+        """Return a matrix of one row, which may be stored as a vector."""
+        info = find_tensor(self._checkpoint, self._full(name))
+        if info.shape not in ((width,), (1, width)):
+            raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {(1, width)}')
+        return Part(info.name, info.type, np.arange(1))
+
+    def stacked_vector(self, name: str, slab: tuple[int, int], width: int, rows: Rows | None = None) -> int:
+        """Place one of the vectors of a tensor that has several, (which, of how many), as f32; returns its offset."""
+        info, (number, count) = find_tensor(self._checkpoint, self._full(name)), slab
+        if info.shape != (count, width) or info.type not in convert.ELEMENT_BYTES:
+            raise CheckpointError(
+                f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {count} x {width} floats are needed'
+            )
+        numbers = convert.to_f32(self._checkpoint.raw(info.name).reshape(count, -1)[number : number + 1], info.type)[0]
+        numbers = numbers if rows is None else numbers[rows]
+        return self.constant(numbers, padded(numbers.size))
 
     def matrices(
         self, parts: list[Part], width: int, biases: list[int | None], *, target: str | None = None
@@ -285,7 +335,8 @@ def _floats(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> n
     """The wanted rows as f32 [rows, width]."""
     if part.is_transposed:
         element = convert.ELEMENT_BYTES[part.type]
-        columns = raw.reshape(width, -1, element)[:, rows].reshape(width, -1)
+        number, count = part.slab
+        columns = raw.reshape(count, width, -1, element)[number][:, rows].reshape(width, -1)
         return np.ascontiguousarray(convert.to_f32(np.ascontiguousarray(columns), part.type).T)
     return convert.to_f32(_stored(raw, part, width, rows), part.type)
 

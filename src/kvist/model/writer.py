@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
@@ -27,10 +26,13 @@ from kvist.kernels import (
 )
 from kvist.kernels.layout import GROUP, PANEL_ROWS, SPAN_TOKENS, padded, quantised_row_bytes
 from kvist.model import ranges
+from kvist.model.expert_lines import ExpertLines, Site, wants_codes
+from kvist.model.expert_weights import ExpertWeights
 from kvist.model.families import DecoderSpec
-from kvist.model.layers import LayerWeights, ModelWeights, Norm, Placed, Turn
+from kvist.model.inputs import Input, is_quantised_input
+from kvist.model.layers import LayerWeights, ModelWeights, Norm, Turn
 from kvist.model.program import Counts, Kernels, Program, Work
-from kvist.model.weights import Matrix
+from kvist.model.weights import Matrix, Placed
 from kvist.spec.model import LayerSpec, ModelSpec
 
 SPLIT_ROWS = 4
@@ -42,15 +44,6 @@ TILE_QUERIES = 48
 
 CAP_COLUMNS = 4096
 """Logits of a row that are capped in one chunk."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """Rows that a matmul reads: as f32 or quantised."""
-
-    at: int
-    stride: int
-    is_quantised: bool
 
 
 class Writer:
@@ -81,7 +74,8 @@ class Writer:
     def _place(self) -> None:
         """Give every activation its place in the work arena."""
         work, layers, max_rows = Work(), self.model.layers, self.max_rows
-        self.wide, self.mlp = padded(self.model.width), padded(self.model.mlp_width)
+        has_mlp = any(self.model.experts_of(number) is None for number in range(len(layers)))
+        self.wide, self.mlp = padded(self.model.width), padded(self.model.mlp_width if has_mlp else 0)
         self.x = work.place(max_rows * self.wide * 4)
         self.normed = work.place(max_rows * max(self.wide * 4, quantised_row_bytes(self.wide)))
         widest = max(layer.num_heads * layer.k_dim for layer in layers)
@@ -101,6 +95,8 @@ class Writer:
         record = max(attention.num_record_bytes(layer.k_dim) for layer in layers)
         heads = max(layer.num_heads for layer in layers)
         self.parts = work.place(min(SPLIT_ROWS, max_rows) * heads * (self.num_spans + 1) * record)
+        kinds = {kind for kind in self.model.experts if kind is not None}
+        self.experts = ExpertLines(self._site(), kinds, work) if kinds else None
         self.scratch_bytes = padded(self._scratch_bytes(), 64)
         self.scratch = work.place(self.scratch_bytes * self.num_threads)
         self.logits_stride = 4 * padded(self.model.vocab_size, 16)
@@ -115,6 +111,20 @@ class Writer:
         """Whether a branch's last matrix can add to the residual stream itself."""
         return self.spec.norm_place == "before" and self.spec.residual_scale == 1
 
+    def _site(self) -> Site:
+        """What layers with experts use."""
+        return Site(
+            branch=self.branch,
+            adds=self._adds_at_once,
+            wide=self.wide,
+            width=self.model.width,
+            max_rows=self.max_rows,
+            num_threads=self.num_threads,
+            kernels=self.kernels,
+            spec=self.spec,
+            multiply=self._matmul,
+        )
+
     def _scratch_bytes(self) -> int:
         """Scratch that a thread needs: a row of the widest norm or activation, or a tile of attention."""
         queries = max(self.tile_rows * layer.num_heads // layer.num_kv_heads for layer in self.model.layers)
@@ -126,9 +136,10 @@ class Writer:
         widest = max(self.wide, self.mlp, self.attended_stride // 4)
         attending = attention.scratch_bytes(dims, queries)
         multiplying = matmul.scratch_bytes(widest)
-        if any(self._is_gated_at_once(weights) for weights in self.weights.layers):
+        if any(self._is_gated_at_once(weights) for weights in self.weights.layers if weights.up):
             multiplying = max(multiplying, gated.scratch_bytes(self.wide, self.max_rows))
-        return max(tally_bytes, 4 * widest, multiplying, attending, 8 * dims)
+        expert_bytes = self.experts.scratch_bytes if self.experts else 0
+        return max(tally_bytes, expert_bytes, 4 * widest, multiplying, attending, 8 * dims)
 
     def write(self, *, is_few: bool, has_tallies: bool = False) -> Program:
         """The program for passes of few rows, or of many: they differ in how matrices are divided into chunks.
@@ -145,10 +156,14 @@ class Writer:
             if self.spec.is_parallel:
                 hidden = self._hidden(program, weights, is_few)
                 self._branch(program, weights.attention_output, rows, weights.attention_post_norm, is_few)
+                self._branch(program, weights.down, hidden, weights.mlp_post_norm, is_few)
+                continue
+            self._branch(program, weights.attention_output, rows, weights.attention_post_norm, is_few)
+            if weights.experts:
+                self._experts(program, weights, weights.experts, is_few)
             else:
-                self._branch(program, weights.attention_output, rows, weights.attention_post_norm, is_few)
                 hidden = self._hidden(program, weights, is_few)
-            self._branch(program, weights.down, hidden, weights.mlp_post_norm, is_few)
+                self._branch(program, weights.down, hidden, weights.mlp_post_norm, is_few)
         program.layer = -1
         placed = [(self.weights.output, 0)]
         rows = self._norm(program, self.weights.final_norm, placed, is_last=True)
@@ -218,6 +233,14 @@ class Writer:
         """Norm of x, in the form that the matrices after it read."""
         is_quantised = is_quantised_input(placed)
         stride = quantised_row_bytes(self.wide) if is_quantised else self.wide * 4
+        rows = Input(self.normed, stride, is_quantised)
+        self._norm_to(program, norm, rows, is_last=is_last)
+        return rows
+
+    def _norm_to(
+        self, program: Program, norm: Norm, rows: Input, *, is_last: bool = False, has_barrier: bool = True
+    ) -> None:
+        """Norm of x to where, and in the form in which, ``rows`` are read."""
         values = {
             "x": self.x,
             "stride": self.wide * 4,
@@ -225,13 +248,13 @@ class Writer:
             "weight": norm.weight,
             "bias": norm.bias,
             "eps": self.weights.eps,
-            "out": self.normed,
-            "out_stride": stride,
+            "out": rows.at,
+            "out_stride": rows.stride,
             "is_last": is_last,
         }
-        kernel = self.kernels.number(elementwise.norm_kernel, elementwise.NORMS[norm.kind], int(is_quantised))
-        program.add(kernel, Counts(outputs=1) if is_last else Counts(row_chunks=1), elementwise.NORM, values)
-        return Input(self.normed, stride, is_quantised)
+        kernel = self.kernels.number(elementwise.norm_kernel, elementwise.NORMS[norm.kind], int(rows.is_quantised))
+        counts = Counts(outputs=1) if is_last else Counts(row_chunks=1)
+        program.add(kernel, counts, elementwise.NORM, values, has_barrier=has_barrier)
 
     def _matmul(
         self,
@@ -292,7 +315,8 @@ class Writer:
         self._append(program, layer, weights, place, turn)
         if has_tallies:
             self._tally(program, layer, place)
-        return self._attend(program, layer, place, is_quantised=is_quantised_input(weights.attention_output))
+        wants_codes = is_quantised_input(weights.attention_output)
+        return self._attend(program, layer, place, weights.nothing, is_quantised=wants_codes)
 
     def _qk_norm(self, program: Program, layer: LayerSpec, weights: LayerWeights) -> None:
         """Norms of q and k that aren't of one head with weights for all; those are append's."""
@@ -318,6 +342,10 @@ class Writer:
     def _branch(self, program: Program, placed: Placed, rows: Input, norm: Norm, is_few: bool) -> None:
         """A branch's last matrix, and what it gives added to the residual stream."""
         self._matmul(program, placed, rows, self.branch, self.wide * 4, is_few, adds=self._adds_at_once)
+        self._add(program, norm)
+
+    def _add(self, program: Program, norm: Norm) -> None:
+        """Add a branch to the residual stream, unless what has made it did so at once."""
         if self._adds_at_once:
             return
         values = {
@@ -381,7 +409,9 @@ class Writer:
         counts = Counts(tallies=layer.num_kv_heads)
         program.add(kernel, counts, tally.TALLY, {**self._heads(layer, place), "cap": cap}, has_barrier=False)
 
-    def _attend(self, program: Program, layer: LayerSpec, place: LayerPlace, *, is_quantised: bool) -> Input:
+    def _attend(
+        self, program: Program, layer: LayerSpec, place: LayerPlace, nothing: int, *, is_quantised: bool
+    ) -> Input:
         """Attention, then what ends it: spans attended apart are merged, and rows quantised that no tile could.
 
         A tile quantises its own heads' columns where these are whole groups; else ``finish`` quantises whole rows.
@@ -396,6 +426,7 @@ class Writer:
             "window": layer.window or 0,
             "width": width,
             "quantised_stride": quantised_row_bytes(padded(width)),
+            "nothing": nothing,
         }
         tile_quantised = quantised if has_whole_groups else -1
         is_capped, cap = int(self.weights.score_cap >= 0), self.weights.score_cap
@@ -411,6 +442,18 @@ class Writer:
         if is_quantised:
             return Input(self.attended_q, out["quantised_stride"], is_quantised=True)
         return Input(self.attended, self.attended_stride, is_quantised=False)
+
+    def _experts(self, program: Program, layer: LayerWeights, weights: ExpertWeights, is_few: bool) -> None:
+        """A layer's experts: the router reads floats, they themselves perhaps int8."""
+        assert self.experts is not None
+        floats = self.experts.floats
+        codes = Input(self.normed, quantised_row_bytes(self.wide), is_quantised=True)
+        has_codes = wants_codes(weights)
+        self._norm_to(program, layer.mlp_norm, floats, has_barrier=not has_codes)
+        if has_codes:
+            self._norm_to(program, layer.mlp_norm, codes)
+        self.experts.write(program, weights, (floats, codes), is_few)
+        self._add(program, layer.mlp_post_norm)
 
     def _hidden(self, program: Program, weights: LayerWeights, is_few: bool) -> Input:
         """All of the MLP but its last matrix, whose input is returned."""
@@ -460,13 +503,6 @@ class Writer:
         kernel = self.kernels.number(elementwise.activation_kernel, kind, int(is_quantised))
         program.add(kernel, Counts(row_chunks=-(-self.mlp // segment)), elementwise.ACT, values)
         return Input(self.hidden, stride, is_quantised)
-
-
-def is_quantised_input(placed: Placed) -> bool:
-    """Whether the matrices of a role multiply int8 rows; they all do, or none."""
-    found = {matrix.form in matmul.QUANTISED for matrix, _ in placed}
-    assert len(found) == 1, [matrix.form for matrix, _ in placed]
-    return found.pop()
 
 
 def tile_rows(layer: LayerSpec) -> int:

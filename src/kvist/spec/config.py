@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from kvist.errors import SpecError
 from kvist.spec import attention, layer_types
 from kvist.spec.attention import HEADS, KV_HEADS, WIDTH, Heads
+from kvist.spec.experts import Experts, layer_experts
 from kvist.spec.fields import Fields
 from kvist.spec.model import CrossAttention, LayerKind, LayerSpec, ModelSpec
 from kvist.spec.model_types import ALIASES, MODEL_TYPES, TEXT_PARTS, ModelType, class_defaults
@@ -100,6 +101,7 @@ def _build(name: str, rules: ModelType, fields: Fields, outer: Fields, notes: tu
         mlp_width=_mlp_width(name, fields),
         context_length=fields.count(*CONTEXT),
         layers=layers,
+        experts=_experts(name, fields, len(layers)),
         is_tied=is_tied,
         encoder_tokens=fields.maybe_count("max_source_positions") or 0 if rules.has_cross else 0,
         parameters=parameters,
@@ -132,6 +134,17 @@ def _parameters(
         return count(rules, fields, layers, width, is_tied), ""
     except SpecError as error:
         return None, str(error)
+
+
+def _experts(name: str, fields: Fields, num_layers: int) -> tuple[Experts | None, ...]:
+    """Return each layer's experts as far as the config settles them: a cache can be planned without."""
+    rules = WEIGHT_RULES.get(ALIASES.get(name, name))
+    if rules is None or rules.experts is None:
+        return ()
+    try:
+        return layer_experts(rules.experts, fields, num_layers)
+    except SpecError:
+        return ()
 
 
 def _layers(rules: ModelType, fields: Fields, num_layers: int) -> tuple[LayerSpec, ...]:

@@ -81,6 +81,22 @@ def ernie(fields: Fields, num_layers: int) -> list[bool]:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """One layer's: a token uses ``chosen`` of ``number``, each ``width`` wide inside, and besides, where
+    ``shared_width`` isn't 0, the shared one of that width.
+    """
+
+    number: int
+    chosen: int
+    width: int
+    shared_width: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chosen <= self.number or self.width < 1:
+            raise SpecError(f"a token uses 1 to {self.number} of {self.number} experts, got {self.chosen}")
+
+
+@dataclass(frozen=True)
 class ExpertRules:
     """The experts of a layer: ``where`` they are, and how wide what stands beside them is.
 
@@ -95,6 +111,24 @@ class ExpertRules:
     bias: bool = False
     router_bias: bool = False
     shared_gate: bool = False
+
+
+def layer_experts(rules: ExpertRules, fields: Fields, num_layers: int) -> tuple[Experts | None, ...]:
+    """Return each layer's experts, None for a layer without; empty where no layer has any.
+
+    Raises:
+        SpecError: the config lacks a key that says how many they are, or how wide.
+    """
+    flags = rules.where(fields, num_layers)
+    if not any(flags):
+        return ()
+    experts = Experts(
+        fields.count(*NUM_EXPERTS),
+        fields.count(*PER_TOKEN),
+        fields.count(*rules.width),
+        rules.shared(fields) if rules.shared else 0,
+    )
+    return tuple(experts if has_experts else None for has_experts in flags)
 
 
 def counted(*keys: str) -> Callable[[Fields], int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvist.errors import SpecError
+from kvist.spec.experts import Experts
 from kvist.spec.parameters import Parameters
 from kvist.spec.state import RecurrentState
 
@@ -90,9 +91,10 @@ class LayerSpec:
 class ModelSpec:
     """A decoder's measures. ``context_length`` is the trained one, in tokens; ``width`` is E, ``mlp_width`` F.
 
-    ``encoder_tokens`` is the length that cross attention sees unless a plan says otherwise. ``parameters`` is
-    None where the config doesn't settle their number, ``missing`` then says what would. ``notes`` are the
-    assumptions that were made, a sentence each.
+    ``experts`` has each layer's, None for a layer without, and is empty where no layer has any (or the config doesn't
+    settle it). ``encoder_tokens`` is the length that cross attention sees unless a plan says otherwise.
+    ``parameters`` is None where the config doesn't settle their number, ``missing`` then says what would. ``notes``
+    are the assumptions that were made, a sentence each.
     """
 
     architecture: str
@@ -101,6 +103,7 @@ class ModelSpec:
     mlp_width: int
     context_length: int
     layers: tuple[LayerSpec, ...]
+    experts: tuple[Experts | None, ...] = ()
     is_tied: bool = False
     name: str = ""
     encoder_tokens: int = 0
@@ -115,10 +118,15 @@ class ModelSpec:
                 raise SpecError(f"{field} must be at least 1, got {getattr(self, field)}")
         if not self.layers:
             raise SpecError("a model needs at least one layer, got none")
+        assert len(self.experts) in (0, len(self.layers)), (len(self.experts), len(self.layers))
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    def experts_of(self, number: int) -> Experts | None:
+        """Return the experts of layer ``number``, None where it has an MLP."""
+        return self.experts[number] if self.experts else None
 
     def on_rank(self, num_ranks: int) -> ModelSpec:
         """Return the model whose cache is what one of ``num_ranks`` tensor-parallel ranks keeps."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from kvist.checkpoint.files import quote
 from kvist.errors import UnsupportedError
-from kvist.model.families import gemma, gpt2, llama, neox, olmo, phi
+from kvist.model.families import gemma, gpt2, llama, mixture, neox, olmo, phi
 from kvist.model.families.spec import DecoderSpec, Family, Names
 from kvist.spec.model import ModelSpec
 
@@ -23,6 +23,7 @@ FAMILIES: dict[str, Family] = {
     **phi.FAMILIES,
     **neox.FAMILIES,
     **olmo.FAMILIES,
+    **mixture.FAMILIES,
 }
 
 

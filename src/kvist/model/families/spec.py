@@ -13,6 +13,45 @@ from kvist.spec.model import LayerSpec
 
 
 @dataclass(frozen=True)
+class RoutingSpec:
+    """How a layer with experts chooses them.
+
+    ``scores``: what experts are chosen by, and what their results are multiplied with: "softmax" of all logits, each
+    one's "sigmoid", or "chosen": the logits, with a softmax of those that were chosen. ``is_normed``: divided by their
+    sum. ``scale`` multiplies them after that. Only experts of the ``num_kept_groups`` groups, of ``num_groups`` equal
+    ones, can be chosen whose ``group_best`` best scores add up to most.
+    """
+
+    scores: str = "softmax"
+    is_normed: bool = True
+    scale: float = 1.0
+    num_groups: int = 1
+    num_kept_groups: int = 1
+    group_best: int = 1
+
+
+@dataclass(frozen=True)
+class ExpertNames:
+    """Tensor names of a layer's experts, of which a file format may have several sets.
+
+    In ``up`` (gate and up; one name has gate's rows and then up's, or in turn where it ``is_interleaved``) and ``down``
+    ``{e}`` is the expert; a name without it has all experts' matrices, stacked, those ``is_transposed`` as (inputs,
+    outputs). ``bias_ending`` takes the place of ``.weight``. ``selection_bias`` is added to scores only to choose by.
+    """
+
+    router: str
+    up: tuple[str, ...]
+    down: str
+    selection_bias: str = ""
+    shared_up: tuple[str, ...] = ()
+    shared_down: str = ""
+    shared_gate: str = ""
+    is_transposed: bool = False
+    is_interleaved: bool = False
+    bias_ending: str = ".bias"
+
+
+@dataclass(frozen=True)
 class DecoderSpec:
     """The switches of the forward pass. ``rope`` is None where positions are learned.
 
@@ -28,6 +67,8 @@ class DecoderSpec:
     ``score_scale``: what scores are multiplied with; None: 1 / sqrt(head width). Scores are kept below ``score_cap``
     and logits below ``logit_cap`` by cap * tanh(x / cap) (0: not). Embeddings, what a layer adds to the residual
     stream, and logits are multiplied with their ``..._scale``.
+
+    ``routing`` is that of layers with experts.
     """
 
     norm: str
@@ -46,6 +87,7 @@ class DecoderSpec:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    routing: RoutingSpec | None = None
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -68,6 +110,7 @@ class Names:
     ``is_transposed``: matrices are stored (inputs, outputs). ``has_paired_rows``: rows of q and k stand in the order of
     rotated pairs (d, d + half), as llama.cpp converts them. ``has_grouped_qkv``: the one matrix of q, k and v has each
     KV head's rows together: its queries', key, value. ``has_norms_less_one``: norms' weights are stored less 1.
+    ``nothing``: learned logits of attending to nothing ("sinks"). ``experts``: sets of names, of which a file has one.
     """
 
     embedding: str
@@ -85,6 +128,8 @@ class Names:
     k_norm: str = ""
     attention_post_norm: str = ""
     mlp_post_norm: str = ""
+    nothing: str = ""
+    experts: tuple[ExpertNames, ...] = ()
     prefixes: tuple[str, ...] = ("",)
     is_transposed: bool = False
     has_paired_rows: bool = False
