@@ -114,7 +114,7 @@ def test_attention_is_of_the_pass_that_ran() -> None:
         assert found is not None
         assert found.positions == tuple(range(work.num_seen))
         assert sum(found.weights) == pytest.approx(1)
-        assert found.top(1) == [(work.num_seen - 1, 0.5)]
+        assert found.top(1) == [(work.num_seen - 1, work.token_ids[-1], 0.5)]
 
 
 def test_looking_takes_none_of_the_engines_time() -> None:

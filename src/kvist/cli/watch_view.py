@@ -102,7 +102,7 @@ class View:
         newest = self.spell(work.token_ids[-1])
         title = Text(f"\nattention of {letter}'s token {newest!r} at {attention.positions[-1]}", style=color_of(letter))
         title.append(f", layer {attention.layer}, head {attention.head}", style="")
-        tops = ", ".join(f"{weight:.0%} at {position}" for position, weight in attention.top(5))
+        tops = ", ".join(f"{weight:.0%} {self.spell(token)!r} at {at}" for at, token, weight in attention.top(5))
         return [title, Text(bars(attention.weights, self.width), style=color_of(letter)), Text(tops)]
 
 

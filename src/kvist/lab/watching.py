@@ -50,18 +50,19 @@ class Work:
 class Attention:
     """The softmax weights of one query head, of the last layer, over the tokens that it saw.
 
-    ``positions[i]`` got ``weights[i]``; they sum to 1, but for what a learned sink takes.
+    ``positions[i]``, where ``token_ids[i]`` stands, got ``weights[i]``; without what a learned sink takes they sum to 1.
     """
 
     letter: str
     layer: int
     head: int
     positions: tuple[int, ...]
+    token_ids: tuple[int, ...]
     weights: tuple[float, ...]
 
-    def top(self, count: int) -> list[tuple[int, float]]:
-        """The positions with the most weight."""
-        ranked = sorted(zip(self.positions, self.weights, strict=True), key=lambda pair: -pair[1])
+    def top(self, count: int) -> list[tuple[int, int, float]]:
+        """Position, token and weight of those with the most weight."""
+        ranked = sorted(zip(self.positions, self.token_ids, self.weights, strict=True), key=lambda found: -found[2])
         return ranked[:count]
 
 
@@ -145,12 +146,13 @@ class Watch:
         self._starts = [part.sequence.num_tokens - len(part.token_ids) for part in batch.parts]
         last, num_rows = batch.parts[-1], sum(len(part.token_ids) for part in batch.parts)
         weights = decoder.attention_weights(last.sequence, num_rows - 1, self._head)
-        letter = self._letters[batch.feeds[-1].answer.request_id]
+        answer = batch.feeds[-1].answer
         self._attention = Attention(
-            letter,
+            self._letters[answer.request_id],
             len(decoder.spec.layers) - 1,
             self._head,
             tuple(position for position, _ in weights),
+            tuple(answer.context[position] for position, _ in weights),
             tuple(weight for _, weight in weights),
         )
 

@@ -37,10 +37,10 @@ def read_keys(sequence: Sequence, layer_number: int, kv_head: int) -> tuple[list
     group, table = cache.groups[place.group], sequence.tables[place.group]
     codec, dim = group.spec.k_codec, group.layer.k_dim
     blocks = cache.store.halves[place.group][0][group.layers.index(layer_number), kv_head][table.held]
-    parts = [
-        cell.view(blocks)[:, 0].swapaxes(1, 2).reshape(len(table.held) * BLOCK_TOKENS, cell.count).view(np.uint8)
-        for cell in key_cells(codec, dim)
-    ]
+    parts = []
+    for cell in key_cells(codec, dim):
+        tokens = np.ascontiguousarray(cell.view(blocks)[:, 0].swapaxes(1, 2))  # [blocks, 16, count]
+        parts.append(tokens.reshape(-1, cell.count).view(np.uint8))
     positions = [BLOCK_TOKENS * number + place for number in table.numbers for place in range(BLOCK_TOKENS)]
     keys = CODECS[codec].decode_keys(np.concatenate(parts, axis=1))
     written = [at for at, position in enumerate(positions) if position < sequence.num_tokens]
