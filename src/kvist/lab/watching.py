@@ -50,7 +50,7 @@ class Work:
 class Attention:
     """The softmax weights of one query head, of the last layer, over the tokens that it saw.
 
-    ``positions[i]``, where ``token_ids[i]`` stands, got ``weights[i]``; without what a learned sink takes they sum to 1.
+    ``positions[i]``, where ``token_ids[i]`` stands, got ``weights[i]``. They sum to 1 (a learned sink is left out).
     """
 
     letter: str
