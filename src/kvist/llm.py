@@ -40,7 +40,7 @@ from kvist.engine.stats import Stats
 from kvist.engine.text import ShownText
 from kvist.errors import CapacityError, ContextWarning, RequestError, SpecError
 from kvist.model.decoder import load_decoder
-from kvist.spec.cache import CacheSpec, check_retention, layer_groups, pool_bytes
+from kvist.spec.cache import CacheSpec, check_codecs, check_retention, layer_groups, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.spec.retention import parse_retention
@@ -368,6 +368,7 @@ def capacity_of(
     trained = files.spec.context_length
     check_context(context, trained, is_learned=files.has_learned_positions)
     check_retention(layer_groups(files.spec, cache), cache.retention)
+    check_codecs(layer_groups(files.spec, cache))
     available, needed = available_memory(), files.loaded_bytes(weights)
     if available is not None and needed > available:
         raise CapacityError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from tiny.deepseek_tensors import deepseek_shapes
 from tiny.experts import EXPERT_FAMILIES, expert_shapes, has_experts
 from tiny.models import Config, TinyModel
 from tiny.shapes import LAYERS, Shapes, dense_shapes, linear
@@ -27,6 +28,8 @@ def tensor_shapes(config: Config) -> Shapes:
     """Return the shape of every tensor that a checkpoint of this config has."""
     if config["model_type"] in LAYERS:
         return dense_shapes(config)
+    if config["model_type"].startswith("deepseek"):
+        return deepseek_shapes(config)
     return gpt2_shapes(config) if config["model_type"] == "gpt2" else llama_shapes(config)
 
 

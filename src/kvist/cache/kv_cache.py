@@ -14,7 +14,15 @@ from kvist.cache.sequence import Sequence
 from kvist.cache.store import Store
 from kvist.cache.usage import CacheUsage, measure
 from kvist.errors import CapacityError
-from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, check_retention, layer_groups, pool_blocks, pool_bytes
+from kvist.spec.cache import (
+    BLOCK_TOKENS,
+    CacheSpec,
+    check_codecs,
+    check_retention,
+    layer_groups,
+    pool_blocks,
+    pool_bytes,
+)
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 from kvist.spec.retention import RetentionSpec
@@ -32,7 +40,8 @@ class KvCache:
 
     Raises:
         CapacityError: the memory isn't there.
-        SpecError: tokens are to be chosen by the attention they get, and a layer has a window of its own.
+        SpecError: tokens are to be chosen by the attention they get, and a layer has a window of its own; or latents
+            are to be kept in int8 or int4.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class KvCache:
         self.step_tokens = step_tokens
         self.groups = layer_groups(model, spec)
         check_retention(self.groups, spec.retention)
+        check_codecs(self.groups)
         num_blocks = pool_blocks(self.groups, num_tokens, step_tokens, num_sequences=num_sequences, budget=budget)
         self.store = Store(self.groups, num_blocks)
         self.pools = tuple(BlockPool(count) for count in num_blocks)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from kvist.checkpoint.files import TensorInfo, quote
 from kvist.checkpoint.gguf_keys import Keys, Real, Whole
+from kvist.checkpoint.gguf_latent import LATENT_KEYS, latent_config, latent_scaling
 from kvist.errors import CheckpointError, UnsupportedError
 
 
@@ -28,7 +29,7 @@ class Architecture:
 
     ``keys``: a config key and where its value stands (behind ``ARCHITECTURE.``); ``fixed``: what is true of all such
     models; ``biases``: config keys that are true where a tensor of that name is in the file. ``is_rotary`` adds
-    head width, rope settings, window and experts.
+    head width, rope settings, window and experts; ``is_latent`` those of latent attention.
     """
 
     model_type: str
@@ -36,6 +37,7 @@ class Architecture:
     fixed: Mapping[str, object] = field(default_factory=dict)
     biases: Mapping[str, str] = field(default_factory=dict)
     is_rotary: bool = True
+    is_latent: bool = False
 
 
 _LLAMA_KEYS: dict[str, Whole | Real] = {
@@ -81,6 +83,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("llama", _LLAMA_KEYS, _SILU, {**_ATTENTION_BIAS, **_MLP_BIAS}),
     "qwen2": Architecture("qwen2", _LLAMA_KEYS, _SILU),
     "qwen3": Architecture("qwen3", _LLAMA_KEYS, _SILU, _ATTENTION_BIAS),
+    "deepseek2": Architecture(
+        "deepseek_v2", LATENT_KEYS, _SILU, {"attention_bias": "blk.0.attn_kv_a_mqa.bias"}, False, True
+    ),
     "qwen3moe": Architecture("qwen3_moe", _EXPERT_KEYS, {**_SILU, "norm_topk_prob": True}, _ATTENTION_BIAS),
     "qwen2moe": Architecture(
         "qwen2_moe", _SHARED_EXPERT_KEYS, {**_SILU, "norm_topk_prob": False}, {"qkv_bias": "blk.0.attn_q.bias"}
@@ -112,6 +117,10 @@ def config_from_gguf(
     config.update({config_key: keys.required(rule) for config_key, rule in architecture.keys.items()})
     config.update(architecture.fixed)
     config.update({config_key: tensor in tensors for config_key, tensor in architecture.biases.items()})
+    if architecture.is_latent:
+        config.update(latent_config(keys))
+        rotary_dim = int(keys.required(Whole("rope.dimension_count")))
+        config["rope_scaling"] = latent_scaling(keys, _rope_scaling(keys, rope_factors, rotary_dim))
     if architecture.is_rotary:
         config.update(_rotary(keys, rope_factors))
         config.update(_window(keys, architecture))

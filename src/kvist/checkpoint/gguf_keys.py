@@ -70,6 +70,13 @@ class Keys:
             raise self._wrong(key, "a text", value)
         return value
 
+    def flag(self, key: str) -> bool:
+        """Return a true-or-false setting; a missing key counts as false."""
+        value = self._metadata.get(self._prefix + key, False)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false", value)
+        return value
+
     def required(self, rule: Whole | Real) -> int | float:
         """Return the value that ``rule`` describes; raises CheckpointError if it is missing and nothing stands in."""
         value: int | float | None

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvist.kernels import span_codes, span_floats, target
+from kvist.kernels import span_codes, span_floats, span_latent, target
 from kvist.kernels.caps import cap_scores
 from kvist.kernels.codes import turn
 from kvist.kernels.elementwise import exp, padded_width, place_of, quantise_groups
@@ -56,6 +56,7 @@ from kvist.kernels.spans import (
     CODEC_F32,
     CODEC_INT4,
     CODEC_INT8,
+    CODEC_NONE,
     RECORD_HEAD,
     SCALE_BYTES,
     SCORE_BYTES,
@@ -85,7 +86,7 @@ FIN = fields("heads chunk_heads out out_stride parts share window quantised quan
 @inline
 def quantise_heads(work, at, first, heads, width, out, place, shape):
     """Quantise the columns of some heads of a row; they end at a multiple of 32, or at the row's end."""
-    columns = value(shape.dim)
+    columns = value(shape.v_dim)
     end = padded_width((first + heads) * columns)
     quantise_groups(work, at, first * columns // GROUP, end // GROUP, padded_width(width), out, place)
 
@@ -106,7 +107,7 @@ def merge(work, into, part, is_first, shape):
     if is_first:
         put_f32(work, into, get_f32(work, part))
         put_f32(work, into + 4, get_f32(work, part + 4))
-        store(work, into + RECORD_HEAD, load_f32(work, part + RECORD_HEAD, shape.dim))
+        store(work, into + RECORD_HEAD, load_f32(work, part + RECORD_HEAD, shape.v_dim))
         return
     old, new = splat_f32(get_f32(work, into), LANES), splat_f32(get_f32(work, part), LANES)
     top = maximum(old, new)
@@ -114,9 +115,9 @@ def merge(work, into, part, is_first, shape):
     total = fma(splat_f32(get_f32(work, into + 4), LANES), keep, mul(splat_f32(get_f32(work, part + 4), LANES), gain))
     put_f32(work, into, first_lane(top))
     put_f32(work, into + 4, first_lane(total))
-    kept = splat_f32(first_lane(keep), shape.dim)
-    gained = mul(load_f32(work, part + RECORD_HEAD, shape.dim), splat_f32(first_lane(gain), shape.dim))
-    store(work, into + RECORD_HEAD, fma(load_f32(work, into + RECORD_HEAD, shape.dim), kept, gained))
+    kept = splat_f32(first_lane(keep), shape.v_dim)
+    gained = mul(load_f32(work, part + RECORD_HEAD, shape.v_dim), splat_f32(first_lane(gain), shape.v_dim))
+    store(work, into + RECORD_HEAD, fma(load_f32(work, into + RECORD_HEAD, shape.v_dim), kept, gained))
 
 
 @called
@@ -138,9 +139,9 @@ def write_result(weights, work, record, out, nothing, shape):
     factor = ONE / get_f32(work, record + 4)
     if nothing >= 0:
         factor = share_beside(work, record, get_f32(weights, nothing))
-    inverse = splat_f32(factor, shape.dim)
-    store(work, out, mul(load_f32(work, record + RECORD_HEAD, shape.dim), inverse))
-    if value(shape.v_codec) >= CODEC_INT8:
+    inverse = splat_f32(factor, shape.v_dim)
+    store(work, out, mul(load_f32(work, record + RECORD_HEAD, shape.v_dim), inverse))
+    if CODEC_INT8 <= value(shape.v_codec) <= CODEC_INT4:
         turn(work, out, out, shape)
 
 
@@ -355,7 +356,7 @@ def write_tile(weights, work, line, program, first_row, num_rows, kv_head, runs,
         out = program[line, AT.out] + (first_row + q // share) * program[line, AT.out_stride]
         head = kv_head * share + q % share
         nothing = nothing_of(program[line, AT.nothing], head)
-        at = out + head * value(shape.dim) * 4
+        at = out + head * value(shape.v_dim) * 4
         write_result(weights, work, runs + q * record_bytes(shape), at, nothing, shape)
     if program[line, AT.quantised] >= 0:
         for row in range(first_row, first_row + num_rows):
@@ -387,7 +388,7 @@ def merge_head(row, thread, line, program, table, weights, work, head, shape):
         for span in range(low // SPAN_TOKENS, slot // SPAN_TOKENS + 1):
             merge(work, run, parts + span % ring * stride, is_first, shape)
             is_first = False
-    out = program[line, FIN.out] + row * program[line, FIN.out_stride] + head * value(shape.dim) * 4
+    out = program[line, FIN.out] + row * program[line, FIN.out_stride] + head * value(shape.v_dim) * 4
     write_result(weights, work, run, out, nothing_of(program[line, FIN.nothing], head), shape)
 
 
@@ -417,6 +418,7 @@ VALUES = {
     CODEC_BF16: span_floats.weigh_values,
     CODEC_INT8: span_codes.weigh_values_int8,
     CODEC_INT4: span_codes.weigh_values_int4,
+    CODEC_NONE: span_latent.weigh_values,
 }
 """Scores by the keys' codec, weighted values by the values'. Only what a model needs is compiled."""
 
@@ -427,8 +429,9 @@ def _panel(dim: int, v_codec: int) -> int:
     return next(panel for panel in (64, 32, 16, 8) if wide % panel == 0)
 
 
-def _joint(rows: int, registers_a_row: int, registers: int) -> int:
+def joint(rows: int, registers_a_row: int) -> int:
     """The largest part of ``rows`` queries whose weighted values fit in registers."""
+    registers = 24 if target.current().query_rows > 3 else 8
     return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * registers_a_row <= registers))
 
 
@@ -439,10 +442,9 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped
     """
     most = target.current().query_rows
     few = share if share <= most else share % most or most
-    registers = 24 if most > 3 else 8
     half, panel = dim // 2, _panel(dim, v_codec)
     in_use = {CODEC_INT8: panel, CODEC_INT4: 2 * panel}.get(v_codec, dim)
-    joint_most, joint_few = (_joint(rows, -(-in_use // LANES), registers) for rows in (most, few))
+    joint_most, joint_few = (joint(rows, -(-in_use // LANES)) for rows in (most, few))
     write_scores, weigh_values = SCORES[k_codec], VALUES[v_codec]
 
     @kernel(SIGNATURE)
@@ -451,6 +453,7 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped
         shape = Shape(
             static(dim),
             static(half),
+            static(dim),
             static(panel),
             static(k_codec),
             static(v_codec),
@@ -466,7 +469,7 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped
 
 
 def num_record_bytes(dim: int) -> int:
-    """Bytes of a query's record; kernels have ``record_bytes``."""
+    """Bytes of the record of a query of values of width ``dim``; kernels have ``record_bytes``."""
     return RECORD_HEAD + dim * 4
 
 
@@ -480,6 +483,7 @@ class ResultShape(NamedTuple):
     """What ``finish`` needs of a ``Shape``."""
 
     dim: Any
+    v_dim: Any
     v_codec: Any
 
 
@@ -488,6 +492,8 @@ def finish_kernel(dim: int, v_codec: int) -> Any:
 
     @kernel(SIGNATURE)
     def run_finish(chunk, thread, line, program, table, weights, cache, work):
-        finish(chunk, thread, line, program, table, weights, work, ResultShape(static(dim), static(v_codec)))
+        finish(
+            chunk, thread, line, program, table, weights, work, ResultShape(static(dim), static(dim), static(v_codec))
+        )
 
     return run_finish

@@ -84,6 +84,7 @@ __all__ = [
     "store",
     "store_rows",
     "sub",
+    "sum_four",
     "sum_lanes",
     "sum_lanes_i32",
     "times_power",
@@ -632,6 +633,36 @@ def sum_lanes(typingctx, vector):
         return _tree(builder, args[0], lambda b, low, high: b.fadd(low, high))
 
     return types.float32(vector), codegen
+
+
+def _halves_added(builder, a, b, group: int):
+    """Of lanes in groups, those of ``a`` before those of ``b``: each group's first half plus its second."""
+    lanes = range(0, 2 * a.type.count if b is not a else a.type.count, group)
+    low = [first + lane for first in lanes for lane in range(group // 2)]
+    index = ir.VectorType(_I32, len(low))
+    return builder.fadd(
+        builder.shuffle_vector(a, b, ir.Constant(index, low)),
+        builder.shuffle_vector(a, b, ir.Constant(index, [lane + group // 2 for lane in low])),
+    )
+
+
+def _sums_of_four(builder, a, b, c, d):
+    ab, cd = _halves_added(builder, a, b, 16), _halves_added(builder, c, d, 16)
+    fours = _halves_added(builder, ab, cd, 8)
+    pairs = _halves_added(builder, fours, fours, 4)
+    return _halves_added(builder, pairs, pairs, 2)
+
+
+@intrinsic
+def sum_four(typingctx, a, b, c, d):
+    """[rows, 4]: the sums of each row's 16 lanes of four tiles, by the tree of ``sum_lanes``."""
+    result = Tile("f32", a.rows, 4)
+
+    def codegen(context, builder, sig, args):
+        rows = zip(*(_rows(builder, tile, arg) for tile, arg in zip(sig.args, args, strict=True)), strict=True)
+        return _tile(builder, result, [_sums_of_four(builder, *parts) for parts in rows])
+
+    return result(a, b, c, d), codegen
 
 
 @intrinsic

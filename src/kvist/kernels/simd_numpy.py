@@ -75,6 +75,7 @@ __all__ = [
     "store",
     "store_rows",
     "sub",
+    "sum_four",
     "sum_lanes",
     "sum_lanes_i32",
     "times_power",
@@ -340,6 +341,14 @@ def _tree(vector: Array, combine: Any) -> Any:
 
 def sum_lanes(vector: Array) -> Any:
     return _tree(vector, np.add)
+
+
+def sum_four(a: Array, b: Array, c: Array, d: Array) -> Array:
+    lines = np.stack([a, b, c, d], axis=1)
+    while lines.shape[-1] > 1:
+        low, high = np.split(lines, 2, axis=-1)
+        lines = low + high
+    return lines[..., 0]
 
 
 def sum_lanes_i32(vector: Array) -> Any:

@@ -86,17 +86,17 @@ def write_scores(arenas, head, first, last, q, scores, shape, rows):
 @inline
 def load_values(cache, v, pair, shape):
     """Values [D] of tokens 2 * pair and 2 * pair + 1 of a block."""
-    size = value(shape.dim) * element_bytes(shape.v_codec)
+    size = value(shape.v_dim) * element_bytes(shape.v_codec)
     if value(shape.v_codec) == CODEC_BF16:
-        both = load_i32(cache, v + pair * 2 * size, shape.dim)
+        both = load_i32(cache, v + pair * 2 * size, shape.v_dim)
         return bf16_even(both), bf16_odd(both)
-    return load_f32(cache, v + pair * 2 * size, shape.dim), load_f32(cache, v + (pair * 2 + 1) * size, shape.dim)
+    return load_f32(cache, v + pair * 2 * size, shape.v_dim), load_f32(cache, v + (pair * 2 + 1) * size, shape.v_dim)
 
 
 @inline
 def shares_of(arenas, scores, t, shape, rows):
     """The queries' softmax weights of the token at position ``t``, in every lane."""
-    return splat_rows_f32(arenas.work, scores + t % SPAN_TOKENS * 4, SCORE_BYTES, rows, shape.dim)
+    return splat_rows_f32(arenas.work, scores + t % SPAN_TOKENS * 4, SCORE_BYTES, rows, shape.v_dim)
 
 
 @called
@@ -105,7 +105,7 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
 
     The next span's keys are asked for meanwhile, so that memory never idles.
     """
-    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.dim)
+    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.v_dim)
     t = low
     while t < high:
         v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block
@@ -150,7 +150,7 @@ def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, join
     joint_high = max(joint_low, min(end, position_of(head, q) + 1))
     for r in range(value(rows)):
         values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
-        store(arenas.work, values, zero_f32(1, shape.dim))
+        store(arenas.work, values, zero_f32(1, shape.v_dim))
         low, high = max(start, low_of(head, position)), min(joint_low, position + 1)
         if low < high:
             add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))

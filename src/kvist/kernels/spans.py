@@ -53,6 +53,8 @@ LINE = 64
 SCALE_BYTES = SPAN_TOKENS * 4
 """Room for the scales of a span's values, after the records of a group of queries."""
 CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_INT4 = range(4)
+CODEC_NONE = 4
+"""Of values that aren't stored apart: of a latent, which is key and value."""
 CODECS = {"f32": CODEC_F32, "bf16": CODEC_BF16, "int8": CODEC_INT8, "int4": CODEC_INT4}
 
 
@@ -86,7 +88,7 @@ class Head(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Compile-time constants: head dim and its half, how K and V are stored, and the kernels' pieces for that.
+    """Compile-time constants: a key's width and its half, a value's, how K and V are stored, and the pieces for that.
 
     ``panel`` is how many dims of integer values are added up together; ``write_scores`` and ``weigh_values`` are of
     ``span_floats`` or ``span_codes``. Where ``is_capped``, scores are capped at ``cap``, which is no constant.
@@ -94,6 +96,7 @@ class Shape(NamedTuple):
 
     dim: Any
     half: Any
+    v_dim: Any
     panel: Any
     k_codec: Any
     v_codec: Any
@@ -106,6 +109,8 @@ class Shape(NamedTuple):
 @inline
 def stored_bytes(shape, codec):
     """Bytes of a block's keys or values of one KV head, about."""
+    if value(codec) == CODEC_NONE:
+        return 0
     if value(codec) == CODEC_F32:
         return BLOCK_TOKENS * value(shape.dim) * 4
     if value(codec) == CODEC_BF16:
@@ -130,7 +135,7 @@ def ask_for(cache, block, step, steps, shape, codec):
 @inline
 def record_bytes(shape):
     """Bytes of a query's record."""
-    return RECORD_HEAD + value(shape.dim) * 4
+    return RECORD_HEAD + value(shape.v_dim) * 4
 
 
 @inline

@@ -147,6 +147,7 @@ def tally_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped: in
         shape = Shape(
             static(dim),
             static(half),
+            static(dim),
             static(half),
             static(k_codec),
             static(v_codec),

@@ -24,6 +24,7 @@ from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, SPANS, STAT
 from kvist.kernels.tally import unit_rows
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
+from kvist.model.heads import num_shared
 from kvist.model.identity import model_identity
 from kvist.model.layers import ModelWeights, load_weights
 from kvist.model.program import Kernels, Program
@@ -196,7 +197,7 @@ class Decoder:
     @property
     def _unit_rows(self) -> int:
         """Rows of a piece whose attention is tallied."""
-        return min(unit_rows(layer.num_heads // layer.num_kv_heads) for layer in self.spec.layers)
+        return min(unit_rows(num_shared(layer)) for layer in self.spec.layers)
 
     def _check(self, part: Part) -> None:
         end = part.sequence.num_tokens + len(part.token_ids)

@@ -12,6 +12,7 @@ from kvist.errors import CheckpointError
 from kvist.kernels.layout import padded
 from kvist.model.expert_weights import ExpertWeights, find_experts
 from kvist.model.families import DecoderSpec, Family, Names
+from kvist.model.latent_weights import LatentWeights, find_latent
 from kvist.model.rope import attention_factor, frequencies
 from kvist.model.weights import Matrix, Packer, Part, Placed, Rows
 from kvist.spec.model import LayerSpec, ModelSpec
@@ -45,7 +46,8 @@ class LayerWeights:
     ``attention_norm`` and ``mlp_norm`` come before what they are named for, the post norms after it.
     ``nothing``: offset of a logit for each head that counts in its softmax as a token without a value would; -1: none.
     ``experts`` stand in the place of ``up`` and ``down``, which are empty then.
-    ``q_norm``, ``k_norm`` (-1: none) and ``scale``, which queries are multiplied with, are offsets.
+    ``q_norm``, ``k_norm`` (-1: none) and ``scale``, which queries are multiplied with, are offsets. In a ``latent``
+    layer ``qkv`` makes queries, or their low-rank form, and latents.
     """
 
     attention_norm: Norm
@@ -61,6 +63,7 @@ class LayerWeights:
     scale: int
     nothing: int = -1
     experts: ExpertWeights | None = None
+    latent: LatentWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -164,16 +167,17 @@ class _Finder:
         attention_norm = self.norm(named("attention_norm")) if has_before else NO_NORM
         own_mlp_norm = has_before and not (spec.is_parallel and not names.mlp_norm)
         up, up_sizes, up_orders = _halves([name.format(n=number) for name in names.up], model.mlp_width, spec.is_gated)
-        q_rows = layer.num_heads * layer.k_dim
+        latent = self._latent(number, layer)
+        attended = layer.num_heads * (spec.latent.v_dim if latent and spec.latent else layer.k_dim)
         q_norm, k_norm = self._qk_norms(number, layer)
         scale = spec.score_scale
         default = 1 / np.sqrt(np.array([layer.k_dim], np.float32))
         experts = self.experts(number)
         return LayerWeights(
             attention_norm=attention_norm,
-            qkv=self._qkv(number, layer),
+            qkv=latent.mixed if latent else self._qkv(number, layer),
             attention_output=self.matrices(
-                "attention_output", [named("attention_output")], [model.width], q_rows, [None]
+                "attention_output", [named("attention_output")], [model.width], attended, [None]
             ),
             attention_post_norm=self.norm(named("attention_post_norm")) if has_after else NO_NORM,
             mlp_norm=self.norm(named("mlp_norm")) if own_mlp_norm else attention_norm,
@@ -185,6 +189,7 @@ class _Finder:
             scale=self.packer.constant(default.astype(np.float32)) if scale is None else self.number(scale),
             nothing=self.packer.vector(named("nothing"), layer.num_heads) if names.nothing else -1,
             experts=experts,
+            latent=latent,
         )
 
     def experts(self, number: int) -> ExpertWeights | None:
@@ -195,6 +200,13 @@ class _Finder:
         assert sets and routing is not None, (sets, routing)
         has_biases = "experts" in self.required
         return find_experts(self.packer, sets, number, kind, self.model.width, routing, has_biases=has_biases)
+
+    def _latent(self, number: int, layer: LayerSpec) -> LatentWeights | None:
+        """The matrices of latent attention, where the layer has it."""
+        names, spec = self.names.latent, self.spec.latent
+        if names is None or spec is None or layer.kind != "mla":
+            return None
+        return find_latent(self.packer, self.matrices, names, spec, number, layer, self.model.width)
 
     def _qkv(self, number: int, layer: LayerSpec) -> Placed:
         names = [name.format(n=number) for name in self.names.qkv]

@@ -18,6 +18,7 @@ from kvist.kernels import (
     embedding,
     experts,
     gated,
+    latent,
     matmul,
     residual,
     rotary,
@@ -192,10 +193,11 @@ def _gated(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
 
 
 def _stored(at: Columns, dim: int, k_codec: int, v_codec: int, limits: Limits) -> Extents:
-    """All blocks of a layer's keys and values."""
+    """All blocks of a layer's keys and values; of a latent layer the keys."""
+    value_bytes = 0 if v_codec == spans.CODEC_NONE else head_value_bytes(CODEC_NAMES[v_codec], dim)
     for start, head, block, num_bytes in (
         (at.k, at.k_head, at.k_block, head_key_bytes(CODEC_NAMES[k_codec], dim)),
-        (at.v, at.v_head, at.v_block, head_value_bytes(CODEC_NAMES[v_codec], dim)),
+        (at.v, at.v_head, at.v_block, value_bytes),
     ):
         assert BLOCK_TOKENS * num_bytes <= block, (dim, num_bytes, block)
         yield Extent("cache", start, (at.kv_heads - 1) * head + limits.num_blocks[at.group] * block)
@@ -257,6 +259,55 @@ def _finish(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     dim, _ = constants
     yield from _attended(at, dim, at.heads, limits)
     yield Extent("scratch", 0, attention.num_record_bytes(dim))
+
+
+def _latent(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    """Queries that are ended, latents that are read, and keys that are written."""
+    dim, rank, k_codec = constants
+    assert rank + at.turned == dim and at.own + at.turned * 4 <= at.query_head, (rank, at.turned, dim, at.own)
+    yield _blocks_of_latents(at, dim, k_codec, limits)
+    yield _queries(at.q, at, dim, limits)
+    yield _queries(at.sink_q, at, dim, limits)
+    yield _rows(at.queries, at.queries_stride, at.kv_heads * at.share * at.query_head, limits.num_rows)
+    yield _rows(at.latents, at.latents_stride, dim * 4, limits.num_rows)
+    yield _rows(at.angles, at.angles_stride, at.turned * 4, limits.num_rows)
+    yield _rows(at.sink_angles, at.angles_stride, at.turned * 4, limits.num_rows)
+    yield Extent("weights", at.norm, rank * 4)
+    yield Extent("weights", at.scale, 4)
+    yield Extent("weights", at.eps, 4)
+    yield Extent("scratch", 0, latent.scratch_bytes(dim))
+
+
+def _blocks_of_latents(at: Columns, dim: int, k_codec: int, limits: Limits) -> Extent:
+    num_bytes = head_key_bytes(CODEC_NAMES[k_codec], dim)
+    assert BLOCK_TOKENS * num_bytes <= at.k_block, (dim, num_bytes, at.k_block)
+    return Extent("cache", at.k, limits.num_blocks[at.group] * at.k_block)
+
+
+def _latent_attention(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    dim, rank, k_codec, share = constants
+    assert at.k_head == 0 and at.share == share, (at.k_head, at.share, share)
+    yield _blocks_of_latents(at, dim, k_codec, limits)
+    yield _queries(at.q, at, dim, limits)
+    yield _queries(at.sink_q, at, dim, limits)
+    yield from _attended(at, rank, at.kv_heads * share, limits)
+    yield Extent("scratch", 0, attention.scratch_bytes(rank, limits.tile_rows * share))
+
+
+def _heads(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
+    """Each head's columns, its matrix, and where it writes."""
+    (form,) = constants
+    assert at.heads % at.share == 0, (at.heads, at.share)
+    yield Extent("weights", at.w, at.heads * at.panels * _panel_bytes(at.width, form))
+    yield _rows(at.x, at.x_stride, (at.heads - 1) * at.x_head + at.width * 4, limits.num_rows)
+    row_bytes = (at.share - 1) * at.out_inner + at.panels * PANEL_ROWS * 4
+    written = _rows(at.out, at.out_stride, row_bytes, limits.num_rows)
+    yield Extent("work", written.start, (at.heads // at.share - 1) * at.out_outer + written.num_bytes)
+
+
+def _quantised_rows(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    yield _rows(at.x, at.stride, at.width * 4, limits.num_rows)
+    yield _rows(at.out, at.out_stride, quantised_row_bytes(at.width), limits.num_rows)
 
 
 def _activation(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
@@ -366,5 +417,9 @@ EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int
     experts.expert_matmul_kernel: (experts.EMM, _expert_matmul),
     experts.expert_activation_kernel: (experts.EACT, _expert_activation),
     experts.combine_kernel: (experts.COMBINE, _combine),
+    latent.append_kernel: (latent.LATENT, _latent),
+    latent.attention_kernel: (attention.AT, _latent_attention),
+    latent.heads_kernel: (latent.HEADS, _heads),
+    latent.rows_kernel: (latent.ROWS, _quantised_rows),
 }
 """For each kernel its columns, and what a line of it touches."""

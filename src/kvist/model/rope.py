@@ -57,6 +57,10 @@ class RopeSpec:
     def has(self, name: str) -> bool:
         return dict(self.settings).get(name) is not None
 
+    def is_set(self, name: str) -> bool:
+        """Whether a setting is there, and not 0."""
+        return bool(dict(self.settings).get(name))
+
     def setting(self, name: str, default: float | None = None) -> float:
         """A number above 0; the ``default`` where there is none."""
         number = dict(self.settings).get(name)
@@ -140,9 +144,9 @@ def attention_factor(rope: RopeSpec) -> float:
     if rope.scaling == "longrope":
         ratio = _DIGITS.divide(_log(max(factor, 1.0)), _log(rope.original_context))
         return float(_DIGITS.sqrt(1 + ratio))
-    if rope.has("mscale") and rope.has("mscale_all_dim"):
-        return _yarn_scale(factor, rope.setting("mscale")) / _yarn_scale(factor, rope.setting("mscale_all_dim"))
-    return _yarn_scale(factor, 1.0)
+    if rope.is_set("mscale") and rope.is_set("mscale_all_dim"):
+        return yarn_scale(factor, rope.setting("mscale")) / yarn_scale(factor, rope.setting("mscale_all_dim"))
+    return yarn_scale(factor, 1.0)
 
 
 def _stretch(rope: RopeSpec) -> float:
@@ -154,7 +158,7 @@ def _log(number: float) -> Decimal:
     return _DIGITS.ln(Decimal(repr(number)))
 
 
-def _yarn_scale(factor: float, slope: float) -> float:
+def yarn_scale(factor: float, slope: float) -> float:
     return 1.0 if factor <= 1 else float(_DIGITS.multiply(Decimal(repr(0.1 * slope)), _log(factor)) + 1)
 
 

@@ -78,6 +78,18 @@ Placed = list[tuple[Matrix, int]]
 """The matrices of one role, each with the first output row that it makes."""
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A tensor's bytes, flat, and their type."""
+
+    raw: npt.NDArray[np.uint8]
+    type: str
+
+
+Make = Callable[[int], npt.NDArray[np.float32]]
+"""A part of a matrix by its number, f32 [rows, width]."""
+
+
 class Packer:
     """Plans the arena place by place, then fills it. Places are multiples of 64 bytes."""
 
@@ -286,6 +298,32 @@ class Packer:
             width = padded(width) if form in QUANTISED else width
             _pack_rows(convert.from_f32(numbers, form), np.arange(rows.size), width, form, arena, at)
 
+    def stored(self, name: str, shape: tuple[int, ...]) -> Stored:
+        """Return a tensor's bytes and type; raises CheckpointError where its shape is another."""
+        info = find_tensor(self._checkpoint, self._full(name))
+        if info.shape != shape:
+            raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
+        return Stored(self._checkpoint.raw(info.name), info.type)
+
+    def made(self, form: str, num_parts: int, part_rows: int, width: int, make: Make) -> Matrix:
+        """Place a matrix of a float form whose parts of ``part_rows`` rows are made when the arena is filled."""
+        assert part_rows % PANEL_ROWS == 0 and form in convert.ELEMENT_BYTES, (part_rows, form)
+        part_bytes = part_rows // PANEL_ROWS * (padded(width) // 32) * GROUP_BYTES[form]
+        matrix = Matrix(form, self._place(num_parts * part_bytes), num_parts * part_rows, width, -1)
+        self.type_bytes[form] = self.type_bytes.get(form, 0) + matrix.num_bytes
+
+        def fill(arena: Arena) -> Iterator[Callable[[], None]]:
+            for part in range(num_parts):
+                yield functools.partial(_pack_made, make, part, form, arena, matrix.offset + part * part_bytes)
+
+        self._fills.append(fill)
+        return matrix
+
+    @property
+    def converts_to(self) -> str | None:
+        """The type that all matrices are converted to; None: each keeps its own."""
+        return self._weights
+
     def fill(self, num_threads: int) -> Arena:
         """Allocate the arena and fill it."""
         arena = new_arena(self._size + 64)
@@ -329,6 +367,13 @@ def _stored(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> n
     if np.array_equal(rows, np.arange(first, first + rows.size)):
         return stored[first : first + rows.size]
     return np.ascontiguousarray(stored[rows])
+
+
+def _pack_made(make: Make, part: int, form: str, arena: Arena, at: int) -> None:
+    """Make a part of a matrix and pack it, from place ``at`` of the arena on."""
+    numbers = make(part)
+    raw = convert.from_f32(np.ascontiguousarray(numbers), form)
+    _pack_rows(raw, np.arange(len(numbers)), numbers.shape[1], form, arena, at)
 
 
 def _floats(raw: npt.NDArray[np.uint8], part: Part, width: int, rows: Rows) -> npt.NDArray[np.float32]:

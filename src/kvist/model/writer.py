@@ -29,7 +29,9 @@ from kvist.model import ranges
 from kvist.model.expert_lines import ExpertLines, Site, wants_codes
 from kvist.model.expert_weights import ExpertWeights
 from kvist.model.families import DecoderSpec
+from kvist.model.heads import num_shared, value_width
 from kvist.model.inputs import Input, is_quantised_input
+from kvist.model.latent_lines import Desk, LatentLines
 from kvist.model.layers import LayerWeights, ModelWeights, Norm, Turn
 from kvist.model.program import Counts, Kernels, Program, Work
 from kvist.model.weights import Matrix, Placed
@@ -78,8 +80,10 @@ class Writer:
         self.wide, self.mlp = padded(self.model.width), padded(self.model.mlp_width if has_mlp else 0)
         self.x = work.place(max_rows * self.wide * 4)
         self.normed = work.place(max_rows * max(self.wide * 4, quantised_row_bytes(self.wide)))
-        widest = max(layer.num_heads * layer.k_dim for layer in layers)
-        self.qkv_stride = 4 * padded(max((layer.num_heads + 2 * layer.num_kv_heads) * layer.k_dim for layer in layers))
+        widest = max(layer.num_heads * max(layer.k_dim, self._attended_width(layer)) for layer in layers)
+        plain = [layer for layer in layers if layer.kind != "mla"]
+        mixed = max(((layer.num_heads + 2 * layer.num_kv_heads) * layer.k_dim for layer in plain), default=0)
+        self.qkv_stride = 4 * padded(mixed)
         self.qkv = work.place(max_rows * self.qkv_stride)
         self.q, self.sink_q = work.place(max_rows * widest * 4), work.place(max_rows * widest * 4)
         self.attended_stride = padded(widest) * 4
@@ -92,11 +96,14 @@ class Writer:
         self.angles = [
             (work.place(max_rows * turn.dim * 4), work.place(max_rows * turn.dim * 4)) for turn in self._turns
         ]
-        record = max(attention.num_record_bytes(layer.k_dim) for layer in layers)
+        record = max(attention.num_record_bytes(self._value_width(layer)) for layer in layers)
         heads = max(layer.num_heads for layer in layers)
         self.parts = work.place(min(SPLIT_ROWS, max_rows) * heads * (self.num_spans + 1) * record)
         kinds = {kind for kind in self.model.experts if kind is not None}
         self.experts = ExpertLines(self._site(), kinds, work) if kinds else None
+        self.latents = None
+        if self.spec.latent is not None:
+            self.latents = LatentLines(work, self.spec.latent, layers[0], self.kernels, max_rows)
         self.scratch_bytes = padded(self._scratch_bytes(), 64)
         self.scratch = work.place(self.scratch_bytes * self.num_threads)
         self.logits_stride = 4 * padded(self.model.vocab_size, 16)
@@ -127,19 +134,29 @@ class Writer:
 
     def _scratch_bytes(self) -> int:
         """Scratch that a thread needs: a row of the widest norm or activation, or a tile of attention."""
-        queries = max(self.tile_rows * layer.num_heads // layer.num_kv_heads for layer in self.model.layers)
+        queries = max(self.tile_rows * num_shared(layer) for layer in self.model.layers)
         dims = max(layer.k_dim for layer in self.model.layers)
+        values = max(self._value_width(layer) for layer in self.model.layers)
         tally_bytes = 0
         if self.has_tallies:
-            shares = [layer.num_heads // layer.num_kv_heads for layer in self.model.layers]
+            shares = [num_shared(layer) for layer in self.model.layers]
             tally_bytes = max(tally.scratch_bytes(self.num_spans, share) for share in shares)
-        widest = max(self.wide, self.mlp, self.attended_stride // 4)
-        attending = attention.scratch_bytes(dims, queries)
+        low = padded(self.spec.latent.q_rank or 0) if self.spec.latent else 0
+        widest = max(self.wide, self.mlp, self.attended_stride // 4, low)
+        attending = attention.scratch_bytes(values, queries)
         multiplying = matmul.scratch_bytes(widest)
         if any(self._is_gated_at_once(weights) for weights in self.weights.layers if weights.up):
             multiplying = max(multiplying, gated.scratch_bytes(self.wide, self.max_rows))
         expert_bytes = self.experts.scratch_bytes if self.experts else 0
         return max(tally_bytes, expert_bytes, 4 * widest, multiplying, attending, 8 * dims)
+
+    def _attended_width(self, layer: LayerSpec) -> int:
+        """Numbers that a query head gives to the last matrix of attention."""
+        return self.spec.latent.v_dim if self.spec.latent and layer.kind == "mla" else layer.k_dim
+
+    def _value_width(self, layer: LayerSpec) -> int:
+        """Numbers that a query head attends to."""
+        return value_width(layer, self.spec.latent.rank if self.spec.latent else 0)
 
     def write(self, *, is_few: bool, has_tallies: bool = False) -> Program:
         """The program for passes of few rows, or of many: they differ in how matrices are divided into chunks.
@@ -268,7 +285,7 @@ class Writer:
         adds: bool = False,
         is_last: bool = False,
     ) -> None:
-        """Rows times each matrix of a role, to (or, ``adds``, added to) ``out``."""
+        """Input times each matrix of a role, to (or, ``adds``, added to) ``out``."""
         for number, (matrix, first_row) in enumerate(placed, start=1):
             chunk_panels = self._chunk_panels(matrix, is_few)
             across = -(-matrix.num_panels // chunk_panels)
@@ -310,6 +327,9 @@ class Writer:
     ) -> Input:
         """All of attention but its last matrix, whose input is returned."""
         rows = self._norm(program, weights.attention_norm, weights.qkv)
+        if weights.latent is not None:
+            assert turn is not None, program.layer
+            return self._latent(program, weights, rows, place, turn, is_few, has_tallies)
         self._matmul(program, weights.qkv, rows, self.qkv, self.qkv_stride, is_few)
         self._qk_norm(program, layer, weights)
         self._append(program, layer, weights, place, turn)
@@ -361,6 +381,46 @@ class Writer:
         }
         kernel = self.kernels.number(residual.residual_kernel, elementwise.NORMS[norm.kind])
         program.add(kernel, Counts(rows=1), residual.RES, values)
+
+    def _latent(
+        self,
+        program: Program,
+        weights: LayerWeights,
+        rows: Input,
+        place: LayerPlace,
+        turn: int,
+        is_few: bool,
+        has_tallies: bool,
+    ) -> Input:
+        """Latent attention up to its last matrix."""
+        assert self.latents is not None and weights.latent is not None
+
+        def multiply(placed: Placed, rows: Input, out: int, stride: int) -> None:
+            self._matmul(program, placed, rows, out, stride, is_few)
+
+        desk = Desk(
+            self.q,
+            self.sink_q,
+            self.attended,
+            self.attended_stride,
+            self.attended_q,
+            self.parts,
+            *self.angles[turn],
+            self.max_rows,
+            self.num_threads,
+        )
+        return self.latents.write(
+            program,
+            weights.latent,
+            place,
+            self._codecs(place)[0],
+            rows,
+            desk,
+            multiply,
+            has_tallies=has_tallies,
+            low_is_quantised=bool(weights.latent.q_b) and is_quantised_input(weights.latent.q_b),
+            is_quantised=is_quantised_input(weights.attention_output),
+        )
 
     def _heads(self, layer: LayerSpec, place: LayerPlace) -> dict[str, int]:
         """What the lines of append and attention share: where queries, keys and values stand."""
@@ -506,7 +566,7 @@ class Writer:
 
 
 def tile_rows(layer: LayerSpec) -> int:
-    """Rows of an attention tile: about TILE_QUERIES queries of a KV head, in whole groups of the kernel's."""
-    share = layer.num_heads // layer.num_kv_heads
+    """Input of an attention tile: about TILE_QUERIES queries of a KV head, in whole groups of the kernel's."""
+    share = num_shared(layer)
     group = math.lcm(target.current().query_rows, share)
     return max(group, TILE_QUERIES // group * group) // share

@@ -260,6 +260,20 @@ def check_retention(groups: tuple[LayerGroup, ...], retention: RetentionSpec) ->
         )
 
 
+def check_codecs(groups: tuple[LayerGroup, ...]) -> None:
+    """Raise SpecError where latents would be kept in codes, which differ for keys and values: a latent is both.
+
+    A plan may still say what they would take.
+    """
+    for group in groups:
+        codec = group.spec.k_codec
+        if group.layer.kind == "mla" and codec in _NARROW:
+            raise SpecError(
+                f"latents, which layer {group.layers[0]} has, can't be kept in {codec}: each number is part of a key "
+                "and of a value; take f32 or bf16 for --kv"
+            )
+
+
 def num_blocks(num_tokens: int) -> int:
     """Blocks that ``num_tokens`` tokens fill, the last one perhaps partly."""
     return -(-num_tokens // BLOCK_TOKENS)

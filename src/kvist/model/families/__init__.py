@@ -10,11 +10,21 @@ from collections.abc import Mapping
 
 from kvist.checkpoint.files import quote
 from kvist.errors import UnsupportedError
-from kvist.model.families import gemma, gpt2, llama, mixture, neox, olmo, phi
-from kvist.model.families.spec import DecoderSpec, Family, Names
+from kvist.model.families import deepseek, gemma, gpt2, llama, mixture, neox, olmo, phi
+from kvist.model.families.spec import DecoderSpec, Family, LatentNames, LatentSpec, Names
 from kvist.spec.model import ModelSpec
 
-__all__ = ["FAMILIES", "DecoderSpec", "Family", "Names", "check_runs", "family_of", "has_learned_positions"]
+__all__ = [
+    "FAMILIES",
+    "DecoderSpec",
+    "Family",
+    "LatentNames",
+    "LatentSpec",
+    "Names",
+    "check_runs",
+    "family_of",
+    "has_learned_positions",
+]
 
 FAMILIES: dict[str, Family] = {
     **llama.FAMILIES,
@@ -24,6 +34,7 @@ FAMILIES: dict[str, Family] = {
     **neox.FAMILIES,
     **olmo.FAMILIES,
     **mixture.FAMILIES,
+    **deepseek.FAMILIES,
 }
 
 
@@ -43,6 +54,10 @@ def has_learned_positions(config: Mapping[str, object]) -> bool:
 def check_runs(model: ModelSpec) -> None:
     """Raise UnsupportedError where a layer is of a kind that the forward pass doesn't compute."""
     for number, layer in enumerate(model.layers):
+        if layer.kind == "mla" and not layer.index_dim:
+            if layer.k_dim % 16:
+                raise UnsupportedError(f"layer {number} has latents of width {layer.k_dim}; supported: multiples of 16")
+            continue
         if layer.kind not in ("full", "window") or layer.shares_cache or layer.state or layer.cross:
             raise UnsupportedError(f"layer {number} is of kind {layer.kind}, which kvist plans but doesn't run")
         if layer.k_dim != layer.v_dim or layer.k_dim % 16:

@@ -52,6 +52,43 @@ class ExpertNames:
 
 
 @dataclass(frozen=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2, 2024). Widths in numbers a token or, of a head's parts, a head.
+
+    A query is ``own`` numbers, which meet a latent of width ``rank`` through a matrix, and ``turned`` ones that are
+    rotated and meet a key that all heads share; a value is ``v_dim`` numbers. ``q_rank``: queries come through a low
+    rank, None: they don't. ``scale`` is what scores are multiplied with. ``is_interleaved``: rotated pairs stand side
+    by side in a checkpoint's rows.
+    """
+
+    rank: int
+    turned: int
+    own: int
+    v_dim: int
+    q_rank: int | None
+    scale: float
+    is_interleaved: bool
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True)
+class LatentNames:
+    """Tensor names of latent attention: of queries without (``q``) and with a low rank, of latents, and of what expands
+    them: keys and values in one matrix, or, where a format has that too, apart and per head.
+    """
+
+    q: str
+    q_a: str
+    q_norm: str
+    q_b: str
+    kv_a: str
+    kv_norm: str
+    kv_b: str
+    k_b: str = ""
+    v_b: str = ""
+
+
+@dataclass(frozen=True)
 class DecoderSpec:
     """The switches of the forward pass. ``rope`` is None where positions are learned.
 
@@ -68,7 +105,7 @@ class DecoderSpec:
     and logits below ``logit_cap`` by cap * tanh(x / cap) (0: not). Embeddings, what a layer adds to the residual
     stream, and logits are multiplied with their ``..._scale``.
 
-    ``routing`` is that of layers with experts.
+    ``routing`` is that of layers with experts. ``latent``: keys and values are one latent a token.
     """
 
     norm: str
@@ -88,6 +125,7 @@ class DecoderSpec:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     routing: RoutingSpec | None = None
+    latent: LatentSpec | None = None
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -130,6 +168,7 @@ class Names:
     mlp_post_norm: str = ""
     nothing: str = ""
     experts: tuple[ExpertNames, ...] = ()
+    latent: LatentNames | None = None
     prefixes: tuple[str, ...] = ("",)
     is_transposed: bool = False
     has_paired_rows: bool = False
