@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny.blocks import WEIGHT_TYPES, Packed, packed, unpacked, wild
+from tiny.blocks import FOUR_BIT_TYPES, WEIGHT_TYPES, Packed, packed, unpacked, wild
 from tiny.stream import Stream
 
 from kvist.kernels import matmul, packing
@@ -27,8 +27,8 @@ from kvist.kernels.layout import (
 from kvist.kernels.static import Static
 from kvist.model.convert import row_bytes
 
-BLOCK_TYPES = ("q8_0", "q4_0", "q4_1")
-SCALE_BYTES = {"q8_0": 2, "q4_0": 2, "q4_1": 4}  # before a group's codes
+BLOCK_TYPES = ("q8_0", "q4_0", "q4_1", "q4_z", "q4_k")
+SCALE_BYTES = {"q8_0": 2, "q4_0": 2, "q4_1": 4, "q4_z": 3, "q4_k": 0}  # before a group's codes
 Array = np.ndarray[Any, Any]
 
 
@@ -103,7 +103,7 @@ def check(weights: Packed, rows: int, x: Array) -> None:
         exact = (codes.astype(np.float64) * scales[..., None]).reshape(x.shape)
     values = weights.values.astype(np.float64)
     size = np.abs(exact) @ np.abs(values).T
-    if weights.type == "q4_1":  # scale and minimum are two terms, which may be larger than what they add up to
+    if weights.type in ("q4_1", "q4_z", "q4_k"):  # scale and minimum are two terms, maybe larger than their sum
         size += 32 * np.abs(exact).max(axis=-1, keepdims=True) * np.abs(values).max(axis=-1)
     num_terms = x.shape[1] // GROUP if weights.type in BLOCK_TYPES else x.shape[1]
     error = np.abs(product(weights, x, rows) - exact @ values.T)
@@ -111,9 +111,10 @@ def check(weights: Packed, rows: int, x: Array) -> None:
     assert (error <= allowed).all(), (weights.type, (error / allowed).max())
 
 
-@pytest.mark.parametrize("weight_type", WEIGHT_TYPES)
+@pytest.mark.parametrize("weight_type", WEIGHT_TYPES + FOUR_BIT_TYPES)
 @pytest.mark.parametrize(("rows", "columns"), [(16, 32), (33, 96), (100, 576)])
 def test_quantised_weights(weight_type: str, rows: int, columns: int) -> None:
+    columns = padded(columns, 256) if weight_type == "q4_k" else columns
     weights = packed(weight_type, rows, columns, seed=rows)
     for num_vectors in (1, 2, 11):
         check(weights, rows, Stream(num_vectors, "x").normal((num_vectors, columns)))
@@ -122,7 +123,7 @@ def test_quantised_weights(weight_type: str, rows: int, columns: int) -> None:
 @pytest.mark.parametrize("weight_type", BLOCK_TYPES)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_blocks_that_a_file_may_hold(weight_type: str, seed: int) -> None:
-    rows, columns = 48, 160
+    rows, columns = 48, 256 if weight_type == "q4_k" else 160
     check(wild(weight_type, rows, columns, seed), rows, Stream(seed, "x").normal((5, columns)))
 
 
@@ -132,6 +133,9 @@ def test_largest_codes_do_not_saturate(weight_type: str) -> None:
     weights = wild(weight_type, 16, 256, 9)
     raw = weights.raw.reshape(16, 8, -1).copy()
     raw[..., SCALE_BYTES[weight_type] :] = 0x80 if weight_type == "q8_0" else 0xFF
+    if weight_type == "q4_k":
+        raw = weights.raw.reshape(16, 1, -1).copy()
+        raw[..., 4:] = 0xFF  # all codes 15, all small numbers 63
     signs = np.where(Stream(1, "signs").normal((3, 256)) < 0, -1, 1).astype(np.float32)
     for x in (np.ones((3, 256), np.float32), -np.ones((3, 256), np.float32), signs):
         check(unpacked(weight_type, raw, 16, 256), 16, x)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from proof.line import Arena, made, new_table, new_work, run_line
-from tiny.blocks import WEIGHT_TYPES, packed
+from tiny.blocks import FOUR_BIT_TYPES, WEIGHT_TYPES, packed
 from tiny.stream import Stream
 
 from kvist.kernels import elementwise, matmul, packing
@@ -31,7 +31,8 @@ from kvist.kernels.static import Static
 from kvist.model.convert import row_bytes
 
 Array = np.ndarray[Any, Any]
-ROWS_OUT, WIDTH, MOST = 83, 96, 21
+ROWS_OUT, MOST = 83, 21
+FORMS = WEIGHT_TYPES + FOUR_BIT_TYPES
 
 
 class Product:
@@ -39,6 +40,7 @@ class Product:
 
     def __init__(self, form: str) -> None:
         self.form, self.is_quantised = form, form.startswith("q")
+        self.width = WIDTH = 256 if form == "q4_k" else 96
         self.weights, order = packed(form, ROWS_OUT, WIDTH, 7), np.full(padded(ROWS_OUT, PANEL_ROWS), -1, np.int64)
         order[:ROWS_OUT] = np.arange(ROWS_OUT)
         self.num_panels = order.size // PANEL_ROWS
@@ -59,16 +61,19 @@ class Product:
     ) -> Array:  # fmt: skip
         """Products of vectors ``first``.. [rows, 96 with the padding]."""
         weights, work = Arena(), new_work()
-        x_stride = quantised_row_bytes(WIDTH) if self.is_quantised else 4 * WIDTH
+        x_stride = quantised_row_bytes(self.width) if self.is_quantised else 4 * self.width
         x, w = work.put(self.as_work(self.x[first : first + rows])), weights.put(self.panels)
         bias = weights.put(self.bias) if has_bias else -1
-        out, scratch = work.put(self.old[first : first + rows]), work.room(matmul.scratch_bytes(WIDTH), dtype=np.uint8)
+        out, scratch = (
+            work.put(self.old[first : first + rows]),
+            work.room(matmul.scratch_bytes(self.width), dtype=np.uint8),
+        )
         counts = {str(NUM_OUTPUTS if is_last else NUM_ROWS): rows}
         chunk_panels, chunk_rows = min(chunk_panels, self.num_panels), min(chunk_rows, rows)
         num_chunks = -(-self.num_panels // chunk_panels) * -(-rows // chunk_rows)
         run_line(
             made(matmul.matmul_kernel, matmul.FORMS[self.form]), matmul.MM, num_chunks, weights=weights, work=work,
-            table=new_table(scratch=scratch, **counts), w=w, panels=self.num_panels, width=WIDTH, x=x,
+            table=new_table(scratch=scratch, **counts), w=w, panels=self.num_panels, width=self.width, x=x,
             x_stride=x_stride, out=out, out_stride=4 * self.old.shape[1], bias=bias, adds=int(adds),
             is_last=int(is_last), chunk_panels=chunk_panels, chunk_rows=chunk_rows, stride_panels=2,
         )  # fmt: skip
@@ -79,19 +84,19 @@ class Product:
         if not self.is_quantised:
             return x
         weights, work = Arena(), new_work()
-        ones, eps = weights.put(np.ones(WIDTH, np.float32)), weights.put(np.zeros(1, np.float32))
-        at, scratch = work.put(x), work.room(WIDTH)
-        out = work.room(len(x), quantised_row_bytes(WIDTH), dtype=np.uint8)
+        ones, eps = weights.put(np.ones(self.width, np.float32)), weights.put(np.zeros(1, np.float32))
+        at, scratch = work.put(x), work.room(self.width)
+        out = work.room(len(x), quantised_row_bytes(self.width), dtype=np.uint8)
         run_line(
             made(elementwise.norm_kernel, elementwise.RMS, 1), elementwise.NORM, len(x), weights=weights, work=work,
-            table=new_table(scratch=scratch), x=at, stride=4 * WIDTH, width=WIDTH, weight=ones, bias=-1, eps=eps,
-            out=out, out_stride=quantised_row_bytes(WIDTH), is_last=0,
+            table=new_table(scratch=scratch), x=at, stride=4 * self.width, width=self.width, weight=ones, bias=-1,
+            eps=eps, out=out, out_stride=quantised_row_bytes(self.width), is_last=0,
         )  # fmt: skip
         assert work.get(STATUS, 1, dtype=np.int32) == 0
-        return work.get(out, len(x), quantised_row_bytes(WIDTH), dtype=np.uint8)
+        return work.get(out, len(x), quantised_row_bytes(self.width), dtype=np.uint8)
 
 
-@pytest.fixture(scope="module", params=WEIGHT_TYPES)
+@pytest.fixture(scope="module", params=FORMS)
 def product(request) -> Product:
     return Product(request.param)
 
@@ -128,12 +133,12 @@ def test_packing_floats_of_any_width(form: str, width: int) -> None:
     check_packing(form, width, np.arange(20))
 
 
-@pytest.mark.parametrize("form", WEIGHT_TYPES)
+@pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
 @settings(max_examples=15)
 def test_packing_any_rows_in_any_order(form: str, data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(-1, 19), min_size=1, max_size=50))
-    check_packing(form, 64, np.array(rows))
+    check_packing(form, 256 if form == "q4_k" else 64, np.array(rows))
 
 
 def check_packing(form: str, width: int, wanted: Array) -> None:
@@ -168,6 +173,8 @@ def unpacked(form: str, panels: Array, width: int) -> Array:
     if form == "bf16":
         pairs = panels.view(np.uint16).reshape(count, width // 2, 16, 2).transpose(0, 2, 1, 3).reshape(count, 16, width)
         return (pairs.astype(np.uint32) << 16).view(np.float32)
+    if form == "q4_k":
+        return unpacked_q4_k(panels, width)
     groups = panels.reshape(count, width // GROUP, -1)
     codes = 512 if form == "q8_0" else 256
     scales = groups[..., codes : codes + 32].copy().view(np.float16).astype(np.float32)  # [P, G, 16]
@@ -178,11 +185,26 @@ def unpacked(form: str, panels: Array, width: int) -> Array:
     else:
         pairs = groups[..., :256].reshape(count, -1, 4, 1, 16, 4).transpose(0, 4, 1, 2, 3, 5)
         numbers = np.concatenate([pairs & 15, pairs >> 4], axis=4).reshape(count, 16, -1, 32).astype(np.float32)
-        numbers -= 0 if form == "q4_1" else 8
+        if form == "q4_z":
+            numbers += groups[..., 288:].view(np.int8).astype(np.float32).swapaxes(1, 2)[..., None]
+        numbers -= 8 if form == "q4_0" else 0
     numbers = numbers * scales.swapaxes(1, 2)[..., None]
     if form == "q4_1":
         numbers = numbers + groups[..., 288:320].copy().view(np.float16).astype(np.float32).swapaxes(1, 2)[..., None]
     return numbers.reshape(count, 16, width) + np.float32(0)
+
+
+def unpacked_q4_k(panels: Array, width: int) -> Array:
+    """The same of q4_k: blocks of 256 inputs with d and -dmin, their groups with two small numbers each."""
+    blocks = panels.reshape(len(panels), width // 256, -1)
+    d, dmin = (blocks[..., at : at + 32].copy().view(np.float16).astype(np.float32) for at in (0, 32))  # [P, B, 16]
+    groups = blocks[..., 64:].reshape(len(panels), width // 256, 8, 288)
+    scales, minima = (groups[..., at : at + 16].view(np.int8).astype(np.float32) for at in (256, 272))  # [P, B, 8, 16]
+    pairs = groups[..., :256].reshape(*groups.shape[:3], 4, 1, 16, 4)
+    codes = np.concatenate([pairs & 15, pairs >> 4], axis=4).transpose(0, 1, 2, 5, 3, 4, 6)  # [P, B, 8, 16, 4, 2, 4]
+    codes = codes.reshape(*scales.shape, GROUP).astype(np.float32)
+    numbers = (d[:, :, None] * scales)[..., None] * codes + (dmin[:, :, None] * minima)[..., None]
+    return numbers.transpose(0, 3, 1, 2, 4).reshape(len(panels), 16, width) + np.float32(0)
 
 
 def test_a_call_that_would_leave_its_arrays_is_refused() -> None:

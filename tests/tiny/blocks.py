@@ -12,13 +12,20 @@ from gguf.quants import dequantize, quantize
 from tiny.stream import Stream
 
 WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+FOUR_BIT_TYPES = ("q4_z", "q4_k")
+"""Forms of the kernels that the gguf package has no quantiser for; q4_z is in no file (``kernels.packing``)."""
 CONVERTED_TYPES = (
-    "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs",
+    "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs",
     "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
 )  # fmt: skip
 """Types that become another form at load."""
 GROUP = 32
-_SCALES = {"q8_0": 1, "q4_0": 1, "q4_1": 2}  # 16-bit numbers before the codes of a group; q4_1: scale, minimum
+_SCALES = {
+    "q8_0": 1,
+    "q4_0": 1,
+    "q4_1": 2,
+    "q4_z": 1,
+}  # 16-bit numbers before the codes of a group; q4_1: scale, minimum
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class Packed:
 
 def packed(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
     """Return normal weights of deviation 1 / sqrt(columns), packed by the gguf package's quantiser."""
+    if weight_type in FOUR_BIT_TYPES:
+        return random_blocks(weight_type, rows, columns, seed)
     normal = Stream(seed, "packed").normal((rows, columns)) * np.float32(1 / np.sqrt(columns))
     raw = quantize(normal, _gguf_type(weight_type))
     return unpacked(weight_type, np.ascontiguousarray(raw).view(np.uint8), rows, columns)
@@ -40,11 +49,23 @@ def packed(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
 def wild(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
     """Return blocks that no quantiser writes but a file may hold: every code (-128 too), scales of either sign, zero,
     subnormal, and as large as ``2 ** 6``."""
+    if weight_type == "q4_k":
+        return wild_q4_k(rows, columns, seed)
     count, stream = rows * columns // GROUP, Stream(seed, "wild")
     scales = wild_halves(stream, count * _SCALES[weight_type]).reshape(count, -1).view(np.uint8)
+    if weight_type == "q4_z":
+        zeros = stream.raw(count).astype(np.uint8)[:, None] % np.uint8(17)
+        scales = np.concatenate([scales, -zeros], axis=1)
     num_codes = 32 if weight_type == "q8_0" else 16
     codes = stream.raw(count * num_codes).astype(np.uint8).reshape(count, num_codes)
     return unpacked(weight_type, np.concatenate([scales, codes], axis=1), rows, columns)
+
+
+def wild_q4_k(rows: int, columns: int, seed: int) -> Packed:
+    count, stream = rows * columns // 256, Stream(seed, "wild")
+    scales = wild_halves(stream, count * 2).reshape(count, 2).view(np.uint8)
+    rest = stream.raw(count * 140).astype(np.uint8).reshape(count, 140)
+    return unpacked("q4_k", np.concatenate([scales, rest], axis=1), rows, columns)
 
 
 def wild_halves(stream: Stream, count: int) -> np.ndarray[Any, np.dtype[np.uint16]]:
@@ -57,6 +78,8 @@ def wild_halves(stream: Stream, count: int) -> np.ndarray[Any, np.dtype[np.uint1
 def random_blocks(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
     """Return blocks of random bytes, valid in these types, with scales near 0.01 of either sign (mxfp4's and nvfp4's,
     which have none, above 0)."""
+    if weight_type == "q4_z":
+        return wild(weight_type, rows, columns, seed)
     elements, num_bytes = gguf.GGML_QUANT_SIZES[_gguf_type(weight_type)]
     count, stream = rows * columns // elements, Stream(seed, "blocks")
     blocks = stream.raw(count * num_bytes).astype(np.uint8).reshape(count, num_bytes)
@@ -84,12 +107,21 @@ SCALES_AT = {
 
 
 def unpacked(weight_type: str, raw: np.ndarray[Any, np.dtype[np.uint8]], rows: int, columns: int) -> Packed:
+    if weight_type == "q4_z":
+        return unpacked_q4_z(raw.reshape(-1, 19), rows)
     raw = raw.reshape(rows, -1)
     values = dequantize(
         raw.view({"f32": np.float32, "f16": np.float16}.get(weight_type, np.uint8)), _gguf_type(weight_type)
     )
     assert values.shape == (rows, columns) and np.isfinite(values).all(), values.shape
     return Packed(weight_type, raw.reshape(-1), values.astype(np.float32))
+
+
+def unpacked_q4_z(groups: np.ndarray[Any, np.dtype[np.uint8]], rows: int) -> Packed:
+    scales = groups[:, :2].copy().view(np.float16).astype(np.float32)
+    codes = np.concatenate([groups[:, 3:] & 15, groups[:, 3:] >> 4], axis=1).astype(np.float32)
+    values = (codes + groups[:, 2:3].view(np.int8).astype(np.float32)) * scales
+    return Packed("q4_z", groups.reshape(-1), values.reshape(rows, -1))
 
 
 def _gguf_type(weight_type: str) -> gguf.GGMLQuantizationType:

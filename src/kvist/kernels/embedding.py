@@ -11,7 +11,20 @@ import numpy as np
 
 from kvist.kernels.jit import SIGNATURE, inline, kernel
 from kvist.kernels.layout import GROUP, PANEL_ROWS, POSITIONS, TOKENS, fields
-from kvist.kernels.matmul import BF16, F16, F32, Q4_0_BYTES, Q4_1, Q4_1_BYTES, Q8_0, Q8_0_BYTES, panel_bytes
+from kvist.kernels.matmul import (
+    BF16,
+    F16,
+    F32,
+    K_BYTES,
+    K_GROUPS,
+    Q4_1,
+    Q4_K,
+    Q4_Z,
+    Q8_0,
+    Q8_0_BYTES,
+    panel_bytes,
+    q4_group,
+)
 from kvist.kernels.simd import (
     bf16_to_f32,
     first_lane,
@@ -41,12 +54,18 @@ def quantised_element(weights, panel, lane, k, form):
         at = panel + group * Q8_0_BYTES
         q = np.float32(np.int32(np.uint8(get_i8(weights, at + i // 4 * 64 + lane * 4 + i % 4))) - 128)
         return q * half_at(weights, at + 512 + lane * 2)
-    at = panel + group * (Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES)
+    at = q4_group(panel, group, form)
     pair = np.int32(np.uint8(get_i8(weights, at + i // 8 * 64 + lane * 4 + i % 4)))
     nibble = pair >> 4 if i % 8 >= 4 else pair & 15
+    if value(form) == Q4_K:
+        block = panel + group // K_GROUPS * K_BYTES + lane * 2
+        scale = half_at(weights, block) * np.float32(get_i8(weights, at + 256 + lane))
+        return np.float32(nibble) * scale + half_at(weights, block + 32) * np.float32(get_i8(weights, at + 272 + lane))
     scale = half_at(weights, at + 256 + lane * 2)
     if value(form) == Q4_1:
         return np.float32(nibble) * scale + half_at(weights, at + 288 + lane * 2)
+    if value(form) == Q4_Z:
+        return np.float32(nibble + get_i8(weights, at + 288 + lane)) * scale
     return np.float32(nibble - 8) * scale
 
 

@@ -112,8 +112,12 @@ PANEL_ROWS = 16
 GROUP = 32
 """Inputs that share a weight scale, and an activation scale."""
 
-GROUP_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "q8_0": 544, "q4_0": 288, "q4_1": 320}
-"""Bytes that one group of 32 inputs takes in a panel of 16 output rows, by the form of the weights."""
+GROUP_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "q8_0": 544, "q4_0": 288, "q4_1": 320, "q4_k": 296, "q4_z": 304}
+"""Bytes of a group of 32 inputs in a panel of 16 output rows, by the form of the weights; on average in q4_k."""
+
+SOURCE_Q4_Z = 19
+"""Bytes of a group of 32 inputs in q4_z before it is packed: an f16 scale, the zero point's negative, 16 bytes of
+nibbles as GGML orders them. No file has this; 4-bit integers with zero points become it."""
 
 
 def quantised_row_bytes(width: int) -> int:

@@ -12,6 +12,10 @@ Forms of a panel, inputs padded with zeros to a multiple of 32:
     q8_0        [group]([8][16][4] u8 = q + 128, [16] f16 scale)              activations int8
     q4_0        [group]([4][16][4] nibble pairs, [16] f16 scale)              activations int8
     q4_1        [group]([4][16][4] nibble pairs, [16] f16 scale, [16] f16 minimum)
+    q4_z        [group]([4][16][4] nibble pairs, [16] f16 scale, [16] i8 -zero)
+    q4_k        [256 inputs]([16] f16 d, [16] f16 -dmin, [8]([4][16][4] nibble pairs, [16] i8 s, [16] i8 m))
+
+A scale is f16, or d x s; a minimum f16, or scale x -zero, or -dmin x m: each product is exact in f32.
 
 A quantised group's dot product is exact in int32, its zero point included; then the scale's fma, then the minimum's.
 Byte i of a nibble pair's lane holds inputs 8j + i (low four bits) and 8j + 4 + i (high).
@@ -36,6 +40,7 @@ from kvist.kernels.simd import (
     half_to_f32,
     high_nibbles,
     load_f32,
+    load_i8,
     load_i32,
     load_rows_f32,
     load_u16,
@@ -54,11 +59,15 @@ from kvist.kernels.simd import (
     zero_f32,
 )
 
-F32, F16, BF16, Q8_0, Q4_0, Q4_1 = range(6)
-FORMS = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "q4_1": Q4_1}
+F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_Z, Q4_K = range(8)
+FORMS = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "q4_1": Q4_1, "q4_z": Q4_Z, "q4_k": Q4_K}
 F32_BYTES, HALF_BYTES = GROUP_BYTES["f32"], GROUP_BYTES["f16"]
-Q8_0_BYTES, Q4_0_BYTES, Q4_1_BYTES = (GROUP_BYTES[form] for form in ("q8_0", "q4_0", "q4_1"))
-QUANTISED = ("q8_0", "q4_0", "q4_1")
+Q8_0_BYTES, Q4_0_BYTES, Q4_1_BYTES, Q4_Z_BYTES = (GROUP_BYTES[form] for form in ("q8_0", "q4_0", "q4_1", "q4_z"))
+K_GROUPS, K_HEAD, K_GROUP_BYTES = 8, 64, 288
+K_BYTES = K_GROUPS * GROUP_BYTES["q4_k"]
+"""A q4_k block of 256 inputs: its groups, the bytes before them, those of a group, and of all."""
+assert K_BYTES == K_HEAD + K_GROUPS * K_GROUP_BYTES, K_BYTES
+QUANTISED = ("q8_0", "q4_0", "q4_1", "q4_z", "q4_k")
 
 MM = fields("w panels width x x_stride out out_stride bias adds is_last chunk_panels chunk_rows stride_panels")
 PANEL_BYTES = LANES * 4
@@ -148,24 +157,59 @@ def dots_q8(weights, panel, work, x, stride, width, rows, form):
 
 
 @inline
+def q4_group(panel, g, form):
+    """Where group ``g`` of a 4-bit panel begins."""
+    if value(form) == Q4_K:
+        return panel + g // K_GROUPS * K_BYTES + K_HEAD + g % K_GROUPS * K_GROUP_BYTES
+    return panel + g * (Q4_1_BYTES if value(form) == Q4_1 else Q4_Z_BYTES if value(form) == Q4_Z else Q4_0_BYTES)
+
+
+@inline
+def q4_scale(weights, panel, g, form):
+    """The scales of a group's 16 rows."""
+    at = q4_group(panel, g, form)
+    if value(form) == Q4_K:
+        block = half_to_f32(load_u16(weights, panel + g // K_GROUPS * K_BYTES, LANES))
+        return mul(block, to_f32(load_i8(weights, at + 256, LANES)))
+    return half_to_f32(load_u16(weights, at + 256, LANES))
+
+
+@inline
+def q4_minimum(weights, panel, g, form):
+    """The minima of a group's 16 rows, in the forms that have them (``has_minimum``)."""
+    at = q4_group(panel, g, form)
+    if value(form) == Q4_K:
+        block = half_to_f32(load_u16(weights, panel + g // K_GROUPS * K_BYTES + 32, LANES))
+        return mul(block, to_f32(load_i8(weights, at + 272, LANES)))
+    if value(form) == Q4_Z:
+        return mul(half_to_f32(load_u16(weights, at + 256, LANES)), to_f32(load_i8(weights, at + 288, LANES)))
+    return half_to_f32(load_u16(weights, at + 288, LANES))
+
+
+@inline
+def zero_point(form):
+    """What the code 0 of a 4-bit form stands for, times its scale and without its minimum."""
+    return np.int32(-8 if value(form) == Q4_0 else 0)
+
+
+@inline
 def dots_q4(weights, panel, work, x, stride, width, rows, form):
     """[rows, 16] dot products with 4-bit weights."""
     acc = zero_f32(rows, LANES)
     scales = x + width
     count = width // GROUP
-    group_bytes = Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES
     for g in range(count):
-        at = panel + g * group_bytes
-        total = start_of(work, scales + (count + g) * 4, stride, rows, 0 if value(form) == Q4_1 else -8)
+        at = q4_group(panel, g, form)
+        total = start_of(work, scales + (count + g) * 4, stride, rows, zero_point(form))
         for j in range(4):
             w = load_i32(weights, at + j * 64, LANES)
             xs = x + g * GROUP + j * 8
             total = dot4_nibbles(total, low_nibbles(w), splat_rows_i32(work, xs, stride, rows, LANES))
             total = dot4_nibbles(total, high_nibbles(w), splat_rows_i32(work, xs + 4, stride, rows, LANES))
-        scale = half_to_f32(load_u16(weights, at + 256, LANES))
+        scale = q4_scale(weights, panel, g, form)
         acc = fma(to_f32(total), mul(splat_rows_f32(work, scales + g * 4, stride, rows, LANES), scale), acc)
-        if value(form) == Q4_1:
-            minimum = half_to_f32(load_u16(weights, at + 288, LANES))
+        if value(form) != Q4_0:
+            minimum = q4_minimum(weights, panel, g, form)
             acc = fma(minimum, splat_rows_f32(work, scales + (2 * count + g) * 4, stride, rows, LANES), acc)
     return acc
 
@@ -204,13 +248,13 @@ def pair_q4(weights, memory, a, b, work, x, stride, width, ahead, rows, form):
     scales = x + width
     count = width // GROUP
     for g in range(count):
-        start = start_of(work, scales + (count + g) * 4, stride, rows, 0 if value(form) == Q4_1 else -8)
+        start = start_of(work, scales + (count + g) * 4, stride, rows, zero_point(form))
         other = a + WIDE_BYTES
         total_a, total_b = pair_dots(memory, a, other, work, x + g * GROUP, stride, start, rows)
         scale = splat_rows_f32(work, scales + g * 4, stride, rows, LANES)
         acc_a = fma(to_f32(total_a), mul(scale, load_f32(memory, a + 512, LANES)), acc_a)
         acc_b = fma(to_f32(total_b), mul(scale, load_f32(memory, other + 512, LANES)), acc_b)
-        if value(form) == Q4_1:
+        if value(form) != Q4_0:
             sums = splat_rows_f32(work, scales + (2 * count + g) * 4, stride, rows, LANES)
             acc_a = fma(load_f32(memory, a + 576, LANES), sums, acc_a)
             acc_b = fma(load_f32(memory, other + 576, LANES), sums, acc_b)
@@ -221,15 +265,16 @@ def pair_q4(weights, memory, a, b, work, x, stride, width, ahead, rows, form):
 @called
 def widen_panel(weights, panel, work, out, width, form):
     """Write a 4-bit panel as [group]([8][16][4] u8, [16] f32 scale, [16] f32 minimum, 640 bytes of another panel)."""
-    for _ in range(width // GROUP):
+    for g in range(width // GROUP):
+        at = q4_group(panel, g, form)
         for j in range(4):
-            w = load_i32(weights, panel + j * 64, LANES)
+            w = load_i32(weights, at + j * 64, LANES)
             store(work, out + j * 128, low_nibbles(w))
             store(work, out + j * 128 + 64, high_nibbles(w))
-        store(work, out + 512, half_to_f32(load_u16(weights, panel + 256, LANES)))
-        if value(form) == Q4_1:
-            store(work, out + 576, half_to_f32(load_u16(weights, panel + 288, LANES)))
-        panel, out = panel + (Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES), out + 2 * WIDE_BYTES
+        store(work, out + 512, q4_scale(weights, panel, g, form))
+        if value(form) != Q4_0:
+            store(work, out + 576, q4_minimum(weights, panel, g, form))
+        out += 2 * WIDE_BYTES
 
 
 @inline
@@ -367,7 +412,9 @@ def panel_bytes(width, form):
         return groups * HALF_BYTES
     if value(form) == Q8_0:
         return groups * Q8_0_BYTES
-    return groups * (Q4_1_BYTES if value(form) == Q4_1 else Q4_0_BYTES)
+    if value(form) == Q4_K:
+        return groups // K_GROUPS * K_BYTES
+    return q4_group(0, groups, form)
 
 
 @inline
@@ -443,8 +490,9 @@ def matmul(chunk, thread, line, program, table, weights, work, multiply, ways, p
     multiply(weights, work, scratch, w, panels, p, end, step, task, ways, pairs)
 
 
-DOTS = {F32: dots_floats, F16: dots_floats, BF16: dots_floats, Q8_0: dots_q8, Q4_0: dots_q4, Q4_1: dots_q4}
-PAIR_DOTS = {F32: pair_floats, F16: pair_floats, BF16: pair_floats, Q8_0: pair_q8, Q4_0: pair_q4, Q4_1: pair_q4}
+FOUR_BITS = (Q4_0, Q4_1, Q4_Z, Q4_K)
+DOTS = {F32: dots_floats, F16: dots_floats, BF16: dots_floats, Q8_0: dots_q8, **dict.fromkeys(FOUR_BITS, dots_q4)}
+PAIR_DOTS = {F32: pair_floats, F16: pair_floats, BF16: pair_floats, Q8_0: pair_q8, **dict.fromkeys(FOUR_BITS, pair_q4)}
 """Inner sequences by form: with one panel, and with two. Only what a model needs is compiled."""
 
 
@@ -456,7 +504,7 @@ def num_tile_rows() -> tuple[int, int, int]:
 
 def inner_of(form: int) -> tuple[Any, Any, Any]:
     """A form's inner sequences of operations, with one panel and with two, and where the two stand."""
-    return DOTS[form], PAIR_DOTS[form], widened if form in (Q4_0, Q4_1) else as_they_are
+    return DOTS[form], PAIR_DOTS[form], widened if form in FOUR_BITS else as_they_are
 
 
 def matmul_kernel(form: int) -> Any:

@@ -11,12 +11,28 @@ from typing import Any
 import numpy as np
 
 from kvist.kernels.jit import inline, kernel
-from kvist.kernels.layout import GROUP, LANES, PANEL_ROWS
-from kvist.kernels.matmul import BF16, F32, FORMS, Q4_0, Q4_1, Q8_0, Q8_0_BYTES, panel_bytes
+from kvist.kernels.layout import GROUP, LANES, PANEL_ROWS, SOURCE_Q4_Z
+from kvist.kernels.matmul import (
+    BF16,
+    F32,
+    FORMS,
+    K_BYTES,
+    K_GROUP_BYTES,
+    K_GROUPS,
+    K_HEAD,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q4_Z,
+    Q8_0,
+    Q8_0_BYTES,
+    panel_bytes,
+)
 from kvist.kernels.simd import (
     absolute,
     first_lane,
     fma,
+    get_i8,
     get_i32,
     get_u16,
     half_to_f32,
@@ -28,6 +44,7 @@ from kvist.kernels.simd import (
     mul,
     narrow_i8,
     put_f32,
+    put_i8,
     put_i32,
     put_u16,
     rint,
@@ -43,6 +60,10 @@ F = np.float32
 LOW, HIGH, BIAS = np.int32(0x0F0F0F0F), np.int32(-0x0F0F0F10), np.int32(-0x7F7F7F80)
 SOURCE_Q8_0, SOURCE_Q4_0, SOURCE_Q4_1 = 34, 18, 20
 """Bytes of a group of 32 inputs in a checkpoint."""
+SOURCE_Q4_K = 144
+"""Bytes of a block of 256."""
+MINUS = np.uint16(0x8000)
+"""An f16's sign."""
 
 
 @inline
@@ -66,10 +87,36 @@ def pack_group(source, at, target, to, lane, form):
     elif value(form) == Q4_0:
         pack_nibbles(source, at + 2, target, to + lane * 4)
         put_u16(target, to + 256 + lane * 2, get_u16(source, at))
+    elif value(form) == Q4_Z:
+        pack_nibbles(source, at + 3, target, to + lane * 4)
+        put_u16(target, to + 256 + lane * 2, get_u16(source, at))
+        put_i8(target, to + 288 + lane, get_i8(source, at + 2))
     else:
         pack_nibbles(source, at + 4, target, to + lane * 4)
         put_u16(target, to + 256 + lane * 2, get_u16(source, at))
         put_u16(target, to + 288 + lane * 2, get_u16(source, at + 2))
+
+
+@inline
+def pack_q4_k(source, at, target, to, lane):
+    """One row's block of 256 inputs. GGML keeps the pairs of 6-bit numbers in 12 bytes, and of two groups side by side
+    one in the low nibbles and one in the high ones."""
+    put_u16(target, to + lane * 2, get_u16(source, at))
+    put_u16(target, to + 32 + lane * 2, np.uint16(get_u16(source, at + 2) ^ MINUS))
+    for i in range(K_GROUPS):
+        group, codes = to + K_HEAD + i * K_GROUP_BYTES, at + 16 + i // 2 * GROUP
+        shift = i % 2 * 4
+        for j in range(4):
+            low, high = get_i32(source, codes + j * 8) >> shift, get_i32(source, codes + j * 8 + 4) >> shift
+            put_i32(target, group + j * 64 + lane * 4, np.int32((low & LOW) | ((high & LOW) << 4)))
+        if i < 4:
+            scale, minimum_ = get_i8(source, at + 4 + i) & 63, get_i8(source, at + 8 + i) & 63
+        else:
+            both = get_i8(source, at + 8 + i)
+            scale = both & 15 | (get_i8(source, at + i) >> 6 & 3) << 4
+            minimum_ = both >> 4 & 15 | (get_i8(source, at + 4 + i) >> 6 & 3) << 4
+        put_i8(target, group + 256 + lane, np.int8(scale))
+        put_i8(target, group + 272 + lane, np.int8(minimum_))
 
 
 @inline
@@ -89,8 +136,13 @@ def pack_row(source, at, width, target, to, lane, form):
     """One row, from byte ``at`` of the source to lane ``lane`` of the panel at ``to``."""
     if value(form) < Q8_0:
         pack_floats(source, at, width, target, to, lane, form)
+    elif value(form) == Q4_K:
+        for block in range(width // GROUP // K_GROUPS):
+            pack_q4_k(source, at + block * SOURCE_Q4_K, target, to + block * K_BYTES, lane)
     else:
-        source_bytes = SOURCE_Q8_0 if value(form) == Q8_0 else SOURCE_Q4_1 if value(form) == Q4_1 else SOURCE_Q4_0
+        source_bytes = SOURCE_Q8_0
+        if value(form) != Q8_0:
+            source_bytes = SOURCE_Q4_1 if value(form) == Q4_1 else SOURCE_Q4_Z if value(form) == Q4_Z else SOURCE_Q4_0
         for g in range(width // GROUP):
             group_bytes = panel_bytes(GROUP, form)
             pack_group(source, at + g * source_bytes, target, to + g * group_bytes, lane, form)

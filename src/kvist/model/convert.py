@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvist.checkpoint.ggml_types import BY_NAME
+from kvist.checkpoint.ggml_types import BY_NAME, GgmlType
 from kvist.errors import SpecError
-from kvist.kernels.layout import GROUP, padded
+from kvist.kernels.layout import GROUP, SOURCE_Q4_Z, padded
 
 WEIGHTS = {"f32": "f32", "bf16": "bf16", "q8": "q8_0", "q4": "q4_1"}
 """What ``--weights`` takes, and the type it means."""
@@ -24,6 +24,8 @@ DECODED_AT_ONCE = 1 << 18
 _ROWS_OF_GGUF = 16
 """Rows that it takes together, however long they are."""
 
+_Q4_Z = GgmlType("q4_z", GROUP, SOURCE_Q4_Z)
+"""A form that no file has: what ``q4_blocks`` makes of 4-bit codes with zero points."""
 _HALF_ONE = np.frombuffer(np.float16(1).tobytes(), np.uint8)
 _SCALE_AT = {"q5_0": 0, "iq4_nl": 0, "tq1_0": 52, "tq2_0": 64}
 """Where a block's f16 scale stands in the types of ``kept.EXACT_AS_Q8``."""
@@ -36,8 +38,8 @@ def check_weights(name: str | None) -> None:
 
 
 def row_bytes(form: str, width: int) -> int:
-    """Bytes of a row of ``width`` inputs in a checkpoint."""
-    return BY_NAME[form].num_bytes(width)
+    """Bytes of a row of ``width`` inputs in a checkpoint, or as ``pack`` takes a form that no file has."""
+    return (_Q4_Z if form == _Q4_Z.name else BY_NAME[form]).num_bytes(width)
 
 
 def to_f32(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.float32]:

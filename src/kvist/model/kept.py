@@ -14,7 +14,7 @@ from kvist.checkpoint.files import TensorInfo
 from kvist.kernels.layout import GROUP, GROUP_BYTES, PANEL_ROWS, padded
 from kvist.units import format_bytes
 
-AS_IT_IS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
+AS_IT_IS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k")
 """Types that are forms of the kernels."""
 
 EXACT_AS_Q8 = ("q5_0", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")
@@ -24,7 +24,7 @@ EXACT_AS_Q8 = ("q5_0", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")
 """
 
 ROUNDED_TO_Q8 = (
-    "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+    "q5_1", "q2_k", "q3_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
     "iq4_xs", "nvfp4",
 )  # fmt: skip
 
