@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 from proof.line import Arena, made, new_table, new_work, run_line
-from tiny.blocks import WEIGHT_TYPES, packed, unpacked, wild
+from tiny.blocks import FOUR_BIT_TYPES, WEIGHT_TYPES, packed, unpacked, wild
 from tiny.stream import Stream
 
 from kvist.kernels import elementwise, embedding, matmul, packing, rotary
@@ -235,10 +235,10 @@ def panels(form: str, raw: Array, rows: int, width: int) -> Array:
 
 
 @pytest.mark.parametrize("is_learned", [False, True])
-@pytest.mark.parametrize("form", WEIGHT_TYPES)
+@pytest.mark.parametrize("form", WEIGHT_TYPES + FOUR_BIT_TYPES)
 def test_embeddings_are_the_files_numbers(form: str, is_learned: bool) -> None:
     """Bit for bit, times a scale: the file's scale, product and minimum each rounded as the gguf package does."""
-    rows, width = 37, 96
+    rows, width = 37, 256 if form == "q4_k" else 96
     matrices = [packed(form, rows, width, 1)]
     if form.startswith("q"):
         matrices += [wild(form, rows, width, seed) for seed in (1, 2)]

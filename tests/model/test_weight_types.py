@@ -14,7 +14,7 @@ import pytest
 from tiny.blocks import CONVERTED_TYPES, WEIGHT_TYPES, Packed, random_blocks
 from tiny.stream import Stream
 
-from kvist.checkpoint.files import READABLE_TYPES, TensorInfo
+from kvist.checkpoint.files import COMPOSED_TYPES, READABLE_TYPES, TensorInfo
 from kvist.errors import CheckpointError
 from kvist.kernels.layout import GROUP, PANEL_ROWS
 from kvist.model import kept, weights
@@ -33,6 +33,7 @@ class OneTensor:
     def __init__(self, blocks: Packed, shape: tuple[int, int] = (ROWS, COLUMNS)) -> None:
         raw = blocks.raw.copy()
         raw.flags.writeable = False
+        self.composed: dict[str, Any] = {}
         self.tensors = {"w": TensorInfo("w", blocks.type, shape, raw.size)}
         self.blocks = raw
 
@@ -74,7 +75,7 @@ def rounding(values: Array) -> Array:
 
 
 def test_every_readable_type_has_a_form() -> None:
-    assert set(READABLE_TYPES) == set(kept.KEPT_AS)
+    assert {*READABLE_TYPES, *COMPOSED_TYPES} == set(kept.KEPT_AS)
     assert set(CONVERTED_TYPES) == set(kept.EXACT_AS_Q8) | set(kept.ROUNDED_TO_Q8)
     assert {*WEIGHT_TYPES, "q4_k"} == set(kept.AS_IT_IS)
 

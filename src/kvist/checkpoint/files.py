@@ -8,7 +8,7 @@ and rows stay in the order in which the file's maker wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from kvist.checkpoint.codes import Codes, Floats, Rows
+
 READABLE_TYPES = (
     "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_s",
     "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
 )  # fmt: skip
 """Types whose bytes ``Checkpoint.raw`` gives out. Others are listed with name and size, and refused when read."""
+
+COMPOSED_TYPES = (
+    "int4", "int4_zero", "int8", "int8_zero", "int_reordered", "fp8", "mxfp4_pairs",
+)  # fmt: skip
+"""Types of matrices that a directory keeps in several tensors (``checkpoint.composed``), which have no bytes of their
+own: 4- and 8-bit integers around 0, or with zero points (``_zero``), or whose scales aren't in the order of inputs."""
 
 MAX_QUOTED_CHARACTERS = 100
 MAX_NAMED = 5
@@ -50,6 +58,20 @@ class TensorInfo:
             )
 
 
+@dataclass(frozen=True)
+class Composed:
+    """A matrix by the tensors ``part_names``; ``info`` is what it looks like as one.
+
+    ``floats`` decodes rows (of all but the last axis, flattened). ``codes`` does so in whole numbers, for the types
+    that are made of such with a scale for each 32 inputs or more; the others have none.
+    """
+
+    info: TensorInfo
+    part_names: tuple[str, ...]
+    floats: Callable[[Rows], Floats]
+    codes: Callable[[Rows], Codes] | None = None
+
+
 class Checkpoint(Protocol):
     """An opened model: a GGUF file or a Hugging Face directory.
 
@@ -58,7 +80,8 @@ class Checkpoint(Protocol):
     the model has none. ``metadata`` has the keys of a GGUF header as they are, and is empty for a directory.
     ``raw`` gives a tensor's bytes as a read-only view of the memory map (uint8, 1-d, its start not necessarily
     aligned) and raises CheckpointError for a name that isn't in the file and UnsupportedError for a type outside
-    ``READABLE_TYPES``. Views outlive ``close``; nothing else does.
+    ``READABLE_TYPES``. Views outlive ``close``; nothing else does. ``composed`` has those of the tensors whose rows are
+    put together from several of the file's; they have no ``raw``.
     """
 
     @property
@@ -73,6 +96,8 @@ class Checkpoint(Protocol):
     def metadata(self) -> Mapping[str, object]: ...
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
+    @property
+    def composed(self) -> Mapping[str, Composed]: ...
     def raw(self, name: str) -> npt.NDArray[np.uint8]: ...
     def close(self) -> None: ...
 
@@ -85,7 +110,7 @@ def find_tensor(checkpoint: Checkpoint, name: str) -> TensorInfo:
             f"{quote_path(checkpoint.path)} has no tensor {quote(name)}; "
             "it is incomplete, or of another kind than its config says"
         )
-    if info.type not in READABLE_TYPES:
+    if info.type not in READABLE_TYPES + COMPOSED_TYPES:
         raise UnsupportedError(
             f"tensor {quote(name)} of {quote_path(checkpoint.path)} has weight type {quote(info.type)}; "
             f"supported: {', '.join(READABLE_TYPES)}"
@@ -97,14 +122,14 @@ def check_supported(checkpoint: Checkpoint, names: Iterable[str] | None = None) 
     """Raise UnsupportedError unless the tensors ``names`` (default: all) are of a type that can be read.
 
     A Hugging Face checkpoint that says how it was quantised is refused by that name, which tells more than
-    the integer types of its tensors.
+    the integer types of its tensors, unless matrices were found in the way that it names.
     """
     quantization = checkpoint.config.get("quantization_config")
-    if quantization:
+    if quantization and not checkpoint.composed:
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else quantization
         raise UnsupportedError(
-            f"{quote_path(checkpoint.path)} is quantised by {quote(method)}, which isn't read; "
-            f"take its unquantised weights or a GGUF file of types {', '.join(READABLE_TYPES)}"
+            f"{quote_path(checkpoint.path)} is quantised by {quote(method)}, which isn't read; take its unquantised "
+            "weights, a GGUF file, or one quantised by GPTQ, AWQ, compressed-tensors or as fp8"
         )
     for name in checkpoint.tensors if names is None else names:
         find_tensor(checkpoint, name)

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from kvist.checkpoint.files import TensorInfo, find_tensor, quote_path
+from kvist.checkpoint.files import Composed, TensorInfo, find_tensor, quote_path
 from kvist.checkpoint.gguf_config import config_from_gguf, generation_config_from_gguf
 from kvist.checkpoint.gguf_part import GgufPart
 from kvist.checkpoint.gguf_split import joined, open_parts
@@ -74,6 +74,11 @@ class GgufFile:
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         info = find_tensor(self, name)
         return self._places[info.name].raw(info.name)
+
+    @property
+    def composed(self) -> Mapping[str, Composed]:
+        """None: every tensor of a GGUF file has its bytes in one place."""
+        return {}
 
     def close(self) -> None:
         for part in self._parts:

@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from kvist.checkpoint.composed import compose
 from kvist.checkpoint.disk import exists, reason
-from kvist.checkpoint.files import TensorInfo, find_tensor, listed, quote, quote_path
+from kvist.checkpoint.files import Composed, TensorInfo, find_tensor, listed, quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
 from kvist.checkpoint.mapped import MappedFile
 from kvist.checkpoint.safetensors_header import read_header
@@ -46,13 +47,16 @@ class HuggingFaceDirectory:
         self._files: list[MappedFile] = []
         self._places: dict[str, tuple[MappedFile, int]] = {}
         tensors: dict[str, TensorInfo] = {}
-        self.tensors: Mapping[str, TensorInfo] = tensors
+        self._infos = tensors
         try:
             for shard, names in _weight_files(path).items():
                 tensors.update(self._read_shard(path / shard, names))
+            found = compose(tensors, self._view, self.config)
         except CheckpointError:
             self.close()
             raise
+        self.tensors: Mapping[str, TensorInfo] = found.tensors
+        self.composed: Mapping[str, Composed] = found.composed
 
     def _read_shard(self, path: Path, names: list[str] | None) -> dict[str, TensorInfo]:
         """Map one file and return the tensors that it is to bring: ``names``, all if None."""
@@ -71,8 +75,13 @@ class HuggingFaceDirectory:
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         info = find_tensor(self, name)
+        assert name not in self.composed, name
+        return self._view(info.name)
+
+    def _view(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor of any type."""
         file, start = self._places[name]
-        return file.view(start, info.num_bytes)
+        return file.view(start, self._infos[name].num_bytes)
 
     def close(self) -> None:
         for file in self._files:

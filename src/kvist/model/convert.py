@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from kvist.checkpoint.codes import Codes
 from kvist.checkpoint.ggml_types import BY_NAME, GgmlType
 from kvist.errors import SpecError
 from kvist.kernels.layout import GROUP, SOURCE_Q4_Z, padded
@@ -25,7 +26,7 @@ _ROWS_OF_GGUF = 16
 """Rows that it takes together, however long they are."""
 
 _Q4_Z = GgmlType("q4_z", GROUP, SOURCE_Q4_Z)
-"""A form that no file has: what ``q4_blocks`` makes of 4-bit codes with zero points."""
+"""A form that no file has: what ``as_blocks`` makes of 4-bit codes with zero points."""
 _HALF_ONE = np.frombuffer(np.float16(1).tobytes(), np.uint8)
 _SCALE_AT = {"q5_0": 0, "iq4_nl": 0, "tq1_0": 52, "tq2_0": 64}
 """Where a block's f16 scale stands in the types of ``kept.EXACT_AS_Q8``."""
@@ -103,6 +104,20 @@ def to_q8(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.uint8]:
         blocks[:, at : at + 2] = _HALF_ONE
     codes = to_f32(blocks, form).astype(np.int8)
     return q8_blocks(codes.reshape(len(raw), -1), np.repeat(halves, kind.block_elements // GROUP).reshape(len(raw), -1))
+
+
+def as_blocks(codes: Codes, form: str) -> npt.NDArray[np.uint8]:
+    """Whole numbers as rows of the form that holds them."""
+    with np.errstate(over="ignore"):  # infinity is found when the model runs
+        scales = codes.scales.astype(np.float16)
+    if form == "q8_0":
+        wide = codes.codes.reshape(*codes.zeros.shape, GROUP) - codes.zeros[..., None]
+        return q8_blocks(wide.astype(np.int8).reshape(codes.codes.shape), scales)
+    numbers = codes.codes.astype(np.uint8).reshape(-1, 2, GROUP // 2)
+    parts = [scales.reshape(-1, 1).view(np.uint8), numbers[:, 0] | numbers[:, 1] << 4]
+    if form == "q4_z":
+        parts.insert(1, (-codes.zeros).astype(np.int8).reshape(-1, 1).view(np.uint8))
+    return np.concatenate(parts, axis=1).reshape(len(codes.codes), -1)
 
 
 def q8_blocks(codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> npt.NDArray[np.uint8]:

@@ -28,9 +28,14 @@ ROUNDED_TO_Q8 = (
     "iq4_xs", "nvfp4",
 )  # fmt: skip
 
+INTEGERS = {"int4": "q4_0", "int4_zero": "q4_z", "int8": "q8_0", "mxfp4_pairs": "q8_0"}
+"""Composed types whose codes a form holds as they are; their scales become 16-bit, which those of 16 bits are."""
+
 KEPT_AS: Mapping[str, str] = {
     **{name: name for name in AS_IT_IS},
     **dict.fromkeys((*EXACT_AS_Q8, *ROUNDED_TO_Q8), "q8_0"),
+    **INTEGERS,
+    **dict.fromkeys(("int8_zero", "int_reordered", "fp8"), "q8_0"),
 }
 """The form that a type becomes."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvist.checkpoint.files import Checkpoint, find_tensor, quote
+from kvist.checkpoint.files import Checkpoint, Composed, find_tensor, quote
 from kvist.errors import CheckpointError, UnsupportedError
 from kvist.kernels import matmul, packing
 from kvist.kernels.arena import new_arena
@@ -22,7 +22,7 @@ from kvist.kernels.layout import GROUP_BYTES, PANEL_ROWS, padded
 from kvist.kernels.matmul import FORMS, QUANTISED
 from kvist.kernels.static import Static
 from kvist.model import convert
-from kvist.model.kept import EXACT_AS_Q8, KEPT_AS
+from kvist.model.kept import EXACT_AS_Q8, INTEGERS, KEPT_AS
 
 Rows = npt.NDArray[np.int64]
 Arena = npt.NDArray[np.uint8]
@@ -282,6 +282,10 @@ class Packer:
 
     def _pack(self, part: Part, rows: Rows, width: int, form: str, arena: Arena, at: int) -> None:
         """Pack some rows of a part, from place ``at`` of the arena on."""
+        composed = self._checkpoint.composed.get(part.name)
+        if composed is not None:
+            self._pack_composed(composed, rows, width, form, arena, at)
+            return
         raw = self._checkpoint.raw(part.name)
         if part.type == form and not part.is_transposed:
             _pack_rows(raw, rows, width, form, arena, at)
@@ -291,12 +295,14 @@ class Packer:
                 convert.to_q8(_stored(raw, part, width, rows), part.type), np.arange(rows.size), width, form, arena, at
             )
             return
-        numbers = _floats(raw, part, width, rows)
-        if form == "q8_0":
-            _pack_numbers(part.name, numbers, arena, at)
+        _pack_numbers(part.name, _floats(raw, part, width, rows), form, arena, at)
+
+    def _pack_composed(self, composed: Composed, rows: Rows, width: int, form: str, arena: Arena, at: int) -> None:
+        if composed.codes is not None and INTEGERS.get(composed.info.type) == form:
+            raw = convert.as_blocks(composed.codes(rows), form)
+            _pack_rows(raw, np.arange(rows.size), width, form, arena, at)
         else:
-            width = padded(width) if form in QUANTISED else width
-            _pack_rows(convert.from_f32(numbers, form), np.arange(rows.size), width, form, arena, at)
+            _pack_numbers(composed.info.name, composed.floats(rows), form, arena, at)
 
     def stored(self, name: str, shape: tuple[int, ...]) -> Stored:
         """Return a tensor's bytes and type; raises CheckpointError where its shape is another."""
@@ -347,8 +353,12 @@ def _pack_rows(raw: npt.NDArray[np.uint8], rows: Rows, width: int, form: str, ar
     packing.pack(raw, bytes_a_row, wanted, width, arena, at, 0, num_panels, Static(FORMS[form]))
 
 
-def _pack_numbers(name: str, numbers: npt.NDArray[np.float32], arena: Arena, at: int) -> None:
-    """Round rows to the 8-bit form; raises CheckpointError where it can't hold them."""
+def _pack_numbers(name: str, numbers: npt.NDArray[np.float32], form: str, arena: Arena, at: int) -> None:
+    """Convert rows to a form; raises CheckpointError where that is 8 bits, which can't hold them."""
+    if form != "q8_0":
+        width = padded(numbers.shape[1]) if form in QUANTISED else numbers.shape[1]
+        _pack_rows(convert.from_f32(numbers, form), np.arange(len(numbers)), width, form, arena, at)
+        return
     wide = convert.widened(numbers)
     memory = wide.reshape(-1).view(np.uint8)
     packing.check_pack_numbers(memory, len(wide), wide.shape[1], arena, at)
