@@ -46,6 +46,24 @@ def packed(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
     return unpacked(weight_type, np.ascontiguousarray(raw).view(np.uint8), rows, columns)
 
 
+def quantised(array: np.ndarray[Any, Any], weight_type: str) -> np.ndarray[Any, Any]:
+    """Numbers packed by the gguf package's quantiser; by a plain one in q4_k, for which it has none."""
+    if weight_type != "q4_k":
+        return np.ascontiguousarray(quantize(array, _gguf_type(weight_type)))
+    groups = array.astype(np.float64).reshape(-1, 8, GROUP)
+    least = np.minimum(groups.min(axis=-1), 0)
+    sizes = np.stack([(groups.max(axis=-1) - least) / 15, -least], axis=1)  # [blocks, 2, 8]
+    halves = (sizes.max(axis=-1) / 63).astype(np.float16)
+    small = np.rint(sizes / np.maximum(halves[..., None].astype(np.float64), 1e-9)).clip(0, 63).astype(np.uint8)
+    scale, minimum = (halves[:, :, None].astype(np.float64) * small).swapaxes(0, 1)
+    codes = np.rint((groups + minimum[..., None]) / np.maximum(scale, 1e-9)[..., None]).clip(0, 15).astype(np.uint8)
+    first, last = small[..., :4], small[..., 4:]
+    scales = np.concatenate([first | last >> 4 << 6, (last[:, :1] & 15) | (last[:, 1:] & 15) << 4], axis=1)
+    nibbles = (codes[:, ::2] | codes[:, 1::2] << 4).reshape(len(codes), -1)
+    blocks = np.concatenate([halves.view(np.uint8), scales.reshape(-1, 12), nibbles], axis=1)
+    return blocks.reshape(*array.shape[:-1], -1)
+
+
 def wild(weight_type: str, rows: int, columns: int, seed: int) -> Packed:
     """Return blocks that no quantiser writes but a file may hold: every code (-128 too), scales of either sign, zero,
     subnormal, and as large as ``2 ** 6``."""

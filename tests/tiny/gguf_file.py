@@ -11,8 +11,9 @@ from typing import Any
 
 import gguf
 import numpy as np
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize
 
+from tiny.blocks import quantised
 from tiny.experts import ARCHITECTURES, EXPERT_FAMILIES, add_expert_metadata, as_converted, merged_name
 from tiny.models import Config, TinyModel
 from tiny.tensors import tensors
@@ -42,7 +43,7 @@ def write_gguf(model: TinyModel, path: Path, weight_type: str = "f32") -> dict[s
     for name, array in as_converted(model.config, tensors(model)).items():
         turned = as_gguf(model, name, array)
         kind = gguf.GGMLQuantizationType[kind_of(name, turned, weight_type).upper()]
-        raw = quantize(turned, kind)
+        raw = quantised(turned, kind.name.lower())
         whole = stacks.add(name, raw)
         if whole is not None:
             stem, stacked = whole
@@ -81,7 +82,9 @@ class Stacks:
 def kind_of(name: str, array: Array, weight_type: str) -> str:
     if array.ndim == 1 or "wpe" in name or name.endswith(".bias"):
         return "f32"
-    return "f16" if weight_type.startswith("q") and array.shape[-1] % 32 else weight_type
+    if weight_type.startswith("q") and array.shape[-1] % 32:
+        return "f16"
+    return "q8_0" if weight_type.endswith("_k") and array.shape[-1] % 256 else weight_type
 
 
 def as_gguf(model: TinyModel, name: str, array: Array) -> Array:
