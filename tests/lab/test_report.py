@@ -8,8 +8,11 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import typer.main
+from docs.test_commands import parse
 from lab import report_data
 
+from kvist.cli.main import app
 from kvist.lab.figures import Axes, Figure, svg_text
 from kvist.lab.report import drawings
 from kvist.lab.report.page import render, write
@@ -198,6 +201,12 @@ def test_every_section_says_what_where_and_how(report: dict[str, Any], page: str
         assert rows and all(len(row) == len(headings) for row in rows)
         assert len(section.words(data)) > 200
     assert "A processor &lt;of some make&gt;" in page
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+def test_the_command_under_a_figure_is_one(report: dict[str, Any], section: Section) -> None:
+    _, *words = section.command(report["model"], report["figures"][section.data]).split()
+    parse(typer.main.get_command(app), "kvist", words)
 
 
 def test_a_page_is_whole_or_not_there(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
