@@ -195,6 +195,7 @@ class Packer:
     ) -> Part:
         """Return one of the matrices of a tensor that has several, (which, of how many), as a part of a matrix."""
         info, (number, count) = find_tensor(self._checkpoint, self._full(name)), slab
+        is_transposed = is_transposed and info.name not in self._checkpoint.composed  # which have outputs first
         shape = (count, width, num_rows) if is_transposed else (count, num_rows, width)
         if info.shape != shape:
             raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
