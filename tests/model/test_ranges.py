@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny.deepseek import deepseek_model
 from tiny.dense import DENSE, dense_model
 from tiny.experts import EXPERT_FAMILIES, expert_model
-from tiny.models import FAMILIES, tiny_model
+from tiny.models import FAMILIES, TinyModel, tiny_model
 from tiny.tensors import write_directory
 
 from kvist.cache.kv_cache import KvCache
@@ -44,6 +45,10 @@ PLACES = {
     "expert_matmul_kernel": ("w", "x", "out", "active"),
     "expert_activation_kernel": ("gate", "up", "out", "pairs"),
     "combine_kernel": ("x", "places", "gains", "y"),
+    "latent_append_kernel": ("q", "sink_q", "k", "queries", "latents", "angles", "sink_angles", "norm", "scale", "eps"),
+    "latent_attention_kernel": ("q", "sink_q", "k", "out", "parts"),
+    "heads_kernel": ("w", "x", "out"),
+    "rows_kernel": ("x", "out"),
 }
 SIZES = {
     "rotary_kernel": ("count", "out_stride"),
@@ -64,6 +69,10 @@ SIZES = {
     "expert_matmul_kernel": ("w_stride", "panels", "width", "x_stride", "out_stride", "experts", "chosen"),
     "expert_activation_kernel": ("stride", "width", "out_stride", "chosen"),
     "combine_kernel": ("stride", "width", "chosen", "y_stride"),
+    "latent_append_kernel": ("q_head", "k_block", "queries_stride", "latents_stride", "kv_heads"),
+    "latent_attention_kernel": ("q_head", "k_block", "out_stride", "kv_heads"),
+    "heads_kernel": ("panels", "width", "x_head", "x_stride", "out_stride", "heads"),
+    "rows_kernel": ("stride", "width", "out_stride"),
 }
 OPTIONAL = {
     "embedding_kernel": ("positions",),
@@ -117,7 +126,17 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> list[Writer]:
     ):
         decoder = loaded(family, number, tmp_path_factory.mktemp(family), weights)
         made.append(writer_of(decoder, cache_of(decoder)))
+    made += [latent_writer(tmp_path_factory.mktemp("deepseek"), weights) for weights in ("f32", "q8")]
     return made
+
+
+def latent_writer(directory: Path, weights: str) -> Writer:
+    """Of a model with latents that more heads share than attention takes together."""
+    model = deepseek_model("deepseek_v2", 0)
+    config = {**model.config, "num_attention_heads": 20, "num_key_value_heads": 20, "hidden_size": 320}
+    write_directory(TinyModel("deepseek_v2-heads", config, 1), directory)
+    decoder = load_decoder(open_checkpoint(directory), weights=weights, threads=2)
+    return writer_of(decoder, cache_of(decoder))
 
 
 def lines(program: Program, writer: Writer) -> Iterator[tuple[int, str]]:

@@ -94,6 +94,27 @@ _GPT2 = {
     "activation_function": "gelu_new",
     "tie_word_embeddings": True,
 }
+_LATENT = {
+    "model_type": "deepseek_v2",
+    "vocab_size": 61,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "first_k_dense_replace": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "attention_bias": False,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
 _ONE_KV_HEAD = {"hidden_size": 40, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 56}
 _MIXED = {"use_sliding_window": True, "sliding_window": 100, "layer_types": ["full_attention", "sliding_attention"]}
 
@@ -106,6 +127,7 @@ CASES = {
         Case("biases", _llama("qwen2", **_ONE_KV_HEAD), weights="q4"),
         Case("learned", _GPT2, codec="f32"),
         Case("experts", _llama("mixtral", num_local_experts=5, num_experts_per_tok=2, sliding_window=None), "q4_0"),
+        Case("latent", _LATENT),
         Case("int8", _llama(), "q4_1", codec="int8"),
         Case("int4", _llama("mistral", sliding_window=300), codec="int4"),
         Case("codecs", _llama(num_hidden_layers=3), "bf16", codec="int8", v_codec="int4", keep_layers=(1,)),

@@ -40,6 +40,8 @@ def fill_at_random(cache: KvCache) -> None:
             (halves[0], key_cells(spec.k_codec, layer.k_dim), k.encode_keys, layer.k_dim),
             (halves[1], value_cells(spec.v_codec, layer.v_dim), v.encode_values, layer.v_dim),
         ):
+            if not dim:
+                continue  # a latent is its key
             num_tokens = half.size // half.shape[-1] * BLOCK_TOKENS
             raw = encode(Stream(5, "past").normal((num_tokens, dim))).reshape(*half.shape[:-1], BLOCK_TOKENS, -1)
             put_tokens(half, cells, raw)

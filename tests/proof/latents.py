@@ -104,7 +104,7 @@ def attend(
         "sink_q": sink_q_at, "k": place.k, "k_block": place.k_block, "window": 0,
     }  # fmt: skip
     run_line(
-        made(latent.append_kernel, dim, kind.rank, codec), latent.LATENT,
+        made(latent.latent_append_kernel, dim, kind.rank, codec), latent.LATENT,
         lowered.num_row_chunks * kv_heads,
         latents=latents, latents_stride=dim * 4, queries=own, queries_stride=kind.heads * kind.turned * 4,
         query_head=kind.turned * 4, own=0, angles=angles_at, angles_stride=kind.turned * 4, sink_angles=angles_at,
@@ -115,8 +115,8 @@ def attend(
         "quantised": -1, "quantised_stride": 0, "width": kind.heads * kind.rank, "nothing": -1,
     }  # fmt: skip
     run_line(
-        made(latent.attention_kernel, dim, kind.rank, codec, share), attention.AT, lowered.num_tile_parts * kv_heads,
-        k_head=0, v=0, v_head=0, v_block=0, cap=-1, **{**heads, **common}, **arenas,
+        made(latent.latent_attention_kernel, dim, kind.rank, codec, share), attention.AT,
+        lowered.num_tile_parts * kv_heads, k_head=0, v=0, v_head=0, v_block=0, cap=-1, **{**heads, **common}, **arenas,
     )  # fmt: skip
     run_line(
         made(attention.finish_kernel, kind.rank, spans.CODEC_F32), attention.FIN, lowered.num_split_rows,

@@ -138,7 +138,7 @@ def append(chunk, thread, line, program, table, weights, cache, work, k_codec, s
             write_latent(thread, line, program, table, weights, cache, work, row, k_codec, shape, latent)
 
 
-def append_kernel(dim: int, rank: int, k_codec: int) -> Any:
+def latent_append_kernel(dim: int, rank: int, k_codec: int) -> Any:
     """The kernel that ends queries and writes keys: ``dim`` numbers, of which the first ``rank`` are a latent."""
 
     @kernel(SIGNATURE)
@@ -149,7 +149,7 @@ def append_kernel(dim: int, rank: int, k_codec: int) -> Any:
     return run_append
 
 
-def attention_kernel(dim: int, rank: int, k_codec: int, share: int) -> Any:
+def latent_attention_kernel(dim: int, rank: int, k_codec: int, share: int) -> Any:
     """The kernel of attention (``kernels.attention``) over latents."""
     most = target.current().query_rows
     few = share if share <= most else share % most or most

@@ -197,13 +197,13 @@ class LatentLines:
             "window": 0,
             **self._place(place, desk),
         }
-        kernel = self.kernels.number(latent.append_kernel, self.layer.k_dim, self.spec.rank, codec)
+        kernel = self.kernels.number(latent.latent_append_kernel, self.layer.k_dim, self.spec.rank, codec)
         program.add(kernel, Counts(row_chunks=self._heads[0]), latent.LATENT, values)
 
     def _tally(self, program: Program, place: LayerPlace, codec: int, desk: Desk) -> None:
         kv_heads, share = self._heads
         values = {"cap": -1, "k_head": 0, "v": 0, "v_head": 0, "v_block": 0, **self._place(place, desk)}
-        kernel = self.kernels.number(tally.tally_kernel, self.layer.k_dim, codec, spans.CODEC_NONE, share)
+        kernel = self.kernels.number(tally.tally_kernel, self.layer.k_dim, codec, spans.CODEC_NONE, share, 0)
         program.add(kernel, Counts(tallies=kv_heads), tally.TALLY, values, has_barrier=False)
 
     def _attend(self, program: Program, place: LayerPlace, codec: int, desk: Desk) -> None:
@@ -228,7 +228,7 @@ class LatentLines:
             **self._place(place, desk),
             **out,
         }
-        kernel = self.kernels.number(latent.attention_kernel, self.layer.k_dim, self.spec.rank, codec, share)
+        kernel = self.kernels.number(latent.latent_attention_kernel, self.layer.k_dim, self.spec.rank, codec, share)
         program.add(kernel, Counts(tiles=kv_heads), attention.AT, values)
         values = {"heads": heads, "chunk_heads": share, "share": share, **out}
         kernel = self.kernels.number(attention.finish_kernel, self.spec.rank, spans.CODEC_F32)

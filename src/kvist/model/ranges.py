@@ -417,8 +417,8 @@ EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int
     experts.expert_matmul_kernel: (experts.EMM, _expert_matmul),
     experts.expert_activation_kernel: (experts.EACT, _expert_activation),
     experts.combine_kernel: (experts.COMBINE, _combine),
-    latent.append_kernel: (latent.LATENT, _latent),
-    latent.attention_kernel: (attention.AT, _latent_attention),
+    latent.latent_append_kernel: (latent.LATENT, _latent),
+    latent.latent_attention_kernel: (attention.AT, _latent_attention),
     latent.heads_kernel: (latent.HEADS, _heads),
     latent.rows_kernel: (latent.ROWS, _quantised_rows),
 }
