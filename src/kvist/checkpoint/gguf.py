@@ -23,6 +23,7 @@ from kvist.errors import CheckpointError
 
 MAX_ROPE_FACTORS_BYTES = 1 << 16
 _ROPE_FACTORS = "rope_freqs.weight"
+_LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 
 
 class GgufFile:
@@ -49,7 +50,12 @@ class GgufFile:
     def config(self) -> dict[str, object]:
         """What the model's config.json would hold; see ``gguf_config``."""
         try:
-            return config_from_gguf(self.metadata, self.tensors, rope_factors=self._rope_factors())
+            return config_from_gguf(
+                self.metadata,
+                self.tensors,
+                rope_factors=self._factors(_ROPE_FACTORS),
+                long_factors=self._long_factors(),
+            )
         except CheckpointError as error:
             raise type(error)(f"{quote_path(self.path)}: {error}") from None
 
@@ -61,14 +67,19 @@ class GgufFile:
         except CheckpointError as error:
             raise type(error)(f"{quote_path(self.path)}: {error}") from None
 
-    def _rope_factors(self) -> list[float] | None:
-        """Return the divisors of the rotary frequencies that a Llama 3 file has as a tensor, None in other files."""
-        info = self.tensors.get(_ROPE_FACTORS)
+    def _long_factors(self) -> tuple[list[float], list[float]] | None:
+        """Return the long and the short divisors that a Phi-3 file may have, None in other files."""
+        long, short = self._factors(_LONG_FACTORS), self._factors(_SHORT_FACTORS)
+        return None if long is None or short is None else (long, short)
+
+    def _factors(self, name: str) -> list[float] | None:
+        """Return divisors of the rotary frequencies that a file has as a tensor, None where it has none."""
+        info = self.tensors.get(name)
         if info is None:
             return None
         if info.type != "f32" or info.num_bytes > MAX_ROPE_FACTORS_BYTES:
-            raise CheckpointError(f"{_ROPE_FACTORS} must hold a few f32, got {info.num_bytes} bytes of {info.type}")
-        factors: list[float] = self.raw(_ROPE_FACTORS).view("<f4").tolist()
+            raise CheckpointError(f"{name} must hold a few f32, got {info.num_bytes} bytes of {info.type}")
+        factors: list[float] = self.raw(name).view("<f4").tolist()
         return factors
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:

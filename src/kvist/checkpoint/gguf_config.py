@@ -15,43 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass, field
 
 from kvist.checkpoint.files import TensorInfo, quote
+from kvist.checkpoint.gguf_architecture import LLAMA_KEYS, Architecture
+from kvist.checkpoint.gguf_dense import DENSE
 from kvist.checkpoint.gguf_keys import Keys, Real, Whole
 from kvist.checkpoint.gguf_latent import LATENT_KEYS, latent_config, latent_scaling
 from kvist.errors import CheckpointError, UnsupportedError
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """How one of GGUF's architectures reads as a config.
-
-    ``keys``: a config key and where its value stands (behind ``ARCHITECTURE.``); ``fixed``: what is true of all such
-    models; ``biases``: config keys that are true where a tensor of that name is in the file. ``is_rotary`` adds
-    head width, rope settings, window and experts; ``is_latent`` those of latent attention.
-    """
-
-    model_type: str
-    keys: Mapping[str, Whole | Real]
-    fixed: Mapping[str, object] = field(default_factory=dict)
-    biases: Mapping[str, str] = field(default_factory=dict)
-    is_rotary: bool = True
-    is_latent: bool = False
-
-
-_LLAMA_KEYS: dict[str, Whole | Real] = {
-    "hidden_size": Whole("embedding_length"),
-    "intermediate_size": Whole("feed_forward_length"),
-    "num_hidden_layers": Whole("block_count"),
-    "num_attention_heads": Whole("attention.head_count"),
-    "num_key_value_heads": Whole("attention.head_count_kv", same_as="attention.head_count"),
-    "max_position_embeddings": Whole("context_length"),
-    "rms_norm_eps": Real("attention.layer_norm_rms_epsilon"),
-    "rope_theta": Real("rope.freq_base", default=10000.0),
-}
 _EXPERT_KEYS: dict[str, Whole | Real] = {
-    **_LLAMA_KEYS,
+    **LLAMA_KEYS,
     "num_experts": Whole("expert_count"),
     "num_experts_per_tok": Whole("expert_used_count"),
     "moe_intermediate_size": Whole("expert_feed_forward_length", same_as="feed_forward_length"),
@@ -61,7 +34,7 @@ _SHARED_EXPERT_KEYS: dict[str, Whole | Real] = {
     "shared_expert_intermediate_size": Whole("expert_shared_feed_forward_length", same_as="feed_forward_length"),
 }
 _GPT_OSS_KEYS: dict[str, Whole | Real] = {
-    **_LLAMA_KEYS,
+    **LLAMA_KEYS,
     "intermediate_size": Whole("expert_feed_forward_length", same_as="feed_forward_length"),
     "num_local_experts": Whole("expert_count"),
     "num_experts_per_tok": Whole("expert_used_count"),
@@ -80,11 +53,16 @@ _ATTENTION_BIAS = {"attention_bias": "blk.0.attn_q.bias"}
 _MLP_BIAS = {"mlp_bias": "blk.0.ffn_up.bias"}
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture("llama", _LLAMA_KEYS, _SILU, {**_ATTENTION_BIAS, **_MLP_BIAS}),
-    "qwen2": Architecture("qwen2", _LLAMA_KEYS, _SILU),
-    "qwen3": Architecture("qwen3", _LLAMA_KEYS, _SILU, _ATTENTION_BIAS),
+    "llama": Architecture("llama", LLAMA_KEYS, _SILU, {**_ATTENTION_BIAS, **_MLP_BIAS}),
+    "qwen2": Architecture("qwen2", LLAMA_KEYS, _SILU),
+    "qwen3": Architecture("qwen3", LLAMA_KEYS, _SILU, _ATTENTION_BIAS),
     "deepseek2": Architecture(
-        "deepseek_v2", LATENT_KEYS, _SILU, {"attention_bias": "blk.0.attn_kv_a_mqa.bias"}, False, True
+        "deepseek_v2",
+        LATENT_KEYS,
+        _SILU,
+        {"attention_bias": "blk.0.attn_kv_a_mqa.bias"},
+        is_rotary=False,
+        is_latent=True,
     ),
     "qwen3moe": Architecture("qwen3_moe", _EXPERT_KEYS, {**_SILU, "norm_topk_prob": True}, _ATTENTION_BIAS),
     "qwen2moe": Architecture(
@@ -92,13 +70,20 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "gpt-oss": Architecture("gpt_oss", _GPT_OSS_KEYS, _SILU, _ATTENTION_BIAS),
     "gpt2": Architecture("gpt2", _GPT2_KEYS, {"activation_function": "gelu_new"}, is_rotary=False),
+    **DENSE,
 }
 
 
 def config_from_gguf(
-    metadata: Mapping[str, object], tensors: Mapping[str, TensorInfo], *, rope_factors: Sequence[float] | None = None
+    metadata: Mapping[str, object],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    rope_factors: Sequence[float] | None = None,
+    long_factors: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> dict[str, object]:
     """Return the config; ``rope_factors`` are the values of the tensor ``rope_freqs.weight`` where there is one.
+
+    ``long_factors``: of ``rope_factors_long.weight`` and ``rope_factors_short.weight`` (Phi-3).
 
     Raises UnsupportedError for an architecture that isn't in the table, or a setting of it that kvist doesn't run;
     CheckpointError for a key that is missing or has an impossible value.
@@ -123,8 +108,12 @@ def config_from_gguf(
         config["rope_scaling"] = latent_scaling(keys, _rope_scaling(keys, rope_factors, rotary_dim))
     if architecture.is_rotary:
         config.update(_rotary(keys, rope_factors))
-        config.update(_window(keys, architecture))
+        if long_factors:
+            config.update(_long_rope(keys, *long_factors))
+        if architecture.has_window:
+            config.update(_window(keys, architecture))
         config.update(_experts(keys, architecture))
+    config.update(architecture.more(keys, tensors))
     config["vocab_size"] = _vocab_size(metadata, keys, tensors)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config.update({key: ids[0] for key, ids in _token_ids(metadata).items()})
@@ -170,6 +159,16 @@ def _rotary(keys: Keys, factors: Sequence[float] | None) -> dict[str, object]:
     if rotary_dim != head_dim:
         config["partial_rotary_factor"] = rotary_dim / head_dim
     return config
+
+
+def _long_rope(keys: Keys, long: Sequence[float], short: Sequence[float]) -> dict[str, object]:
+    """Longrope's divisors; the context that they stretch, and what cosines are multiplied with."""
+    scaling: dict[str, object] = {"rope_type": "longrope", "long_factor": list(long), "short_factor": list(short)}
+    factor = keys.real("rope.scaling.attn_factor")
+    if factor is not None:
+        scaling["attention_factor"] = factor
+    original = keys.whole("rope.scaling.original_context_length")
+    return {"rope_scaling": scaling} | ({"original_max_position_embeddings": original} if original else {})
 
 
 def _rope_scaling(keys: Keys, factors: Sequence[float] | None, rotary_dim: int) -> dict[str, object] | None:

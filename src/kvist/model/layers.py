@@ -209,7 +209,8 @@ class _Finder:
         return find_latent(self.packer, self.matrices, names, spec, number, layer, self.model.width)
 
     def _qkv(self, number: int, layer: LayerSpec) -> Placed:
-        names = [name.format(n=number) for name in self.names.qkv]
+        names, fused = [name.format(n=number) for name in self.names.qkv], self.names.fused_qkv.format(n=number)
+        names = [fused] if fused and self.packer.has(fused) else names
         q_rows, kv_rows = layer.num_heads * layer.k_dim, layer.num_kv_heads * layer.k_dim
         if len(names) == 1:
             order = _grouped(layer) if self.names.has_grouped_qkv else None

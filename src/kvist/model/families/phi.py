@@ -32,7 +32,7 @@ PHI_HF = Names(
     final_norm="model.final_layernorm.weight",
     output="lm_head.weight",
 )
-PHI_GGUF = replace(QWEN_GGUF, qkv=("blk.{n}.attn_qkv.weight",), mlp_norm="", up=("blk.{n}.ffn_up.weight",))
+PHI_GGUF = replace(QWEN_GGUF, fused_qkv="blk.{n}.attn_qkv.weight", mlp_norm="", up=("blk.{n}.ffn_up.weight",))
 
 
 def phi3(config: Mapping[str, object], head_dim: int) -> DecoderSpec:

@@ -143,12 +143,13 @@ class DecoderSpec:
 class Names:
     """Tensor names in one file format; ``{n}`` is the layer. Several names for a matrix are its parts, stacked by rows.
 
-    A bias is the same name ending in ``.bias``. ``other_output`` is how some files name the output. A norm without a
-    name has no weights; an empty ``mlp_norm`` of a parallel layer is its attention norm; ``{h}`` is a head.
-    ``is_transposed``: matrices are stored (inputs, outputs). ``has_paired_rows``: rows of q and k stand in the order of
-    rotated pairs (d, d + half), as llama.cpp converts them. ``has_grouped_qkv``: the one matrix of q, k and v has each
-    KV head's rows together: its queries', key, value. ``has_norms_less_one``: norms' weights are stored less 1.
-    ``nothing``: learned logits of attending to nothing ("sinks"). ``experts``: sets of names, of which a file has one.
+    A bias is the same name ending in ``.bias``. ``other_output`` is how some files name the output, ``fused_qkv`` how
+    some have q, k and v in one. A norm without a name has no weights; an empty ``mlp_norm`` of a parallel layer is its
+    attention norm; ``{h}`` is a head. ``is_transposed``: matrices are stored (inputs, outputs). ``has_paired_rows``:
+    rows of q and k stand in the order of rotated pairs (d, d + half), as llama.cpp converts them.
+    ``has_grouped_qkv``: the one matrix of q, k and v has each KV head's rows together: its queries', key, value.
+    ``has_norms_less_one``: norms' weights are stored less 1. ``nothing``: learned logits of attending to nothing
+    ("sinks"). ``experts``: sets of names, of which a file has one.
     """
 
     embedding: str
@@ -160,6 +161,7 @@ class Names:
     down: str
     final_norm: str
     output: str
+    fused_qkv: str = ""
     other_output: str = ""
     positions: str = ""
     q_norm: str = ""
