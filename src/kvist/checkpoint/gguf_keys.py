@@ -63,15 +63,6 @@ class Keys:
             raise self._wrong(key, "a positive number" + (" or 0" if may_be_zero else ""), value)
         return shortest_float(float(value))
 
-    def flag(self, key: str, *, default: bool) -> bool:
-        """Return true or false, the default if the key is missing."""
-        value = self._metadata.get(self._prefix + key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self._wrong(key, "true or false", value)
-        return value
-
     def text(self, key: str) -> str | None:
         """Return a text, None if the key is missing."""
         value = self._metadata.get(self._prefix + key)
@@ -79,9 +70,9 @@ class Keys:
             raise self._wrong(key, "a text", value)
         return value
 
-    def flag(self, key: str) -> bool:
-        """Return a true-or-false setting; a missing key counts as false."""
-        value = self._metadata.get(self._prefix + key, False)
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """Return a true-or-false setting, the default if the key is missing."""
+        value = self._metadata.get(self._prefix + key, default)
         if not isinstance(value, bool):
             raise self._wrong(key, "true or false", value)
         return value
