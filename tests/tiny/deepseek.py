@@ -46,7 +46,25 @@ def deepseek_model(family: str, number: int) -> TinyModel:
     }
     if family == "deepseek_v3":
         config["rope_interleave"] = number % 3 != 2
+    if number % 3 == 2:
+        config |= experts(family, number)
     return TinyModel(f"{family}-{number}", config, seed)
+
+
+def experts(family: str, number: int) -> dict[str, Any]:
+    """Experts from the second layer on, in groups of which some count."""
+    found: dict[str, Any] = {
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 24,
+        "routed_scaling_factor": 1.5,
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": family == "deepseek_v3",
+    }
+    return found | ({"topk_method": "group_limited_greedy" if number % 2 else "greedy"} if family[-1] == "2" else {})
 
 
 def deepseek_mutations(model: TinyModel) -> dict[str, TinyModel]:
@@ -66,6 +84,13 @@ def deepseek_mutations(model: TinyModel) -> dict[str, TinyModel]:
         without("biases", ("_proj.bias", "_mqa.bias"))
     if config["q_lora_rank"] is not None:
         without("norm of queries", ("q_a_layernorm",))
+    if "n_routed_experts" in config:
+        without("shared experts", ("shared_experts.down_proj",))
+        without("an expert", num_experts_per_tok=2)
+        without("the scale of gains", routed_scaling_factor=1.0)
+        if model.family == "deepseek_v3":
+            without("the norm of gains", norm_topk_prob=False)
+            without("the bias of choices", ("e_score_correction_bias",))
     scaling = config.get("rope_scaling")
     if scaling:
         without("scale of scores", rope_scaling={**scaling, "mscale_all_dim": 0})

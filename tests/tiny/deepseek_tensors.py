@@ -26,10 +26,25 @@ def deepseek_shapes(config: Config) -> Shapes:
         shapes |= {part + "kv_a_layernorm.weight": (rank,)}
         shapes |= _linear(part + "kv_b_proj", heads * (own + config["v_head_dim"]), rank, False)
         shapes |= _linear(part + "o_proj", width, heads * config["v_head_dim"], bias)
+        if number >= config["first_k_dense_replace"]:
+            shapes |= _experts(config, at + "mlp.")
+            continue
         shapes |= _linear(at + "mlp.gate_proj", inner, width, False) | _linear(at + "mlp.up_proj", inner, width, False)
         shapes |= _linear(at + "mlp.down_proj", width, inner, False)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], width)
+    return shapes
+
+
+def _experts(config: Config, at: str) -> Shapes:
+    width, inner, number = config["hidden_size"], config["moe_intermediate_size"], config["n_routed_experts"]
+    shapes: Shapes = {at + "gate.weight": (number, width)}
+    if config["model_type"] == "deepseek_v3":
+        shapes[at + "gate.e_score_correction_bias"] = (number,)
+    shared = f"{at}shared_experts", inner * config["n_shared_experts"]
+    for part, size in (shared, *((f"{at}experts.{expert}", inner) for expert in range(number))):
+        shapes |= _linear(f"{part}.gate_proj", size, width, False) | _linear(f"{part}.up_proj", size, width, False)
+        shapes |= _linear(f"{part}.down_proj", width, size, False)
     return shapes
 
 

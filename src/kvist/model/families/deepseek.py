@@ -1,13 +1,16 @@
-"""deepseek_v2 and deepseek_v3: latent attention, in layers with one MLP."""
+"""deepseek_v2 and deepseek_v3: latent attention, and experts in all layers but the first ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kvist.checkpoint.files import quote
 from kvist.errors import UnsupportedError
 from kvist.model.families.llama import LLAMA_GGUF, LLAMA_HF, llama
-from kvist.model.families.spec import DecoderSpec, Family, LatentNames, LatentSpec
+from kvist.model.families.mixture import FUSED, GGUF, SEPARATE, is_normed
+from kvist.model.families.settings import number_setting
+from kvist.model.families.spec import DecoderSpec, Family, LatentNames, LatentSpec, RoutingSpec
 from kvist.model.rope import RopeSpec, yarn_scale
 from kvist.spec.fields import Fields
 from kvist.spec.model_types import class_defaults
@@ -32,8 +35,25 @@ LATENT_GGUF = LatentNames(
     k_b="blk.{n}.attn_k_b.weight",
     v_b="blk.{n}.attn_v_b.weight",
 )
-DEEPSEEK_HF = replace(LLAMA_HF, latent=LATENT_HF)
-DEEPSEEK_GGUF = replace(LLAMA_GGUF, latent=LATENT_GGUF)
+EXPERTS_HF = replace(
+    SEPARATE,
+    selection_bias="model.layers.{n}.mlp.gate.e_score_correction_bias",
+    shared_up=(
+        "model.layers.{n}.mlp.shared_experts.gate_proj.weight",
+        "model.layers.{n}.mlp.shared_experts.up_proj.weight",
+    ),
+    shared_down="model.layers.{n}.mlp.shared_experts.down_proj.weight",
+)
+EXPERTS_GGUF = replace(
+    GGUF,
+    selection_bias="blk.{n}.exp_probs_b.bias",
+    shared_up=("blk.{n}.ffn_gate_shexp.weight", "blk.{n}.ffn_up_shexp.weight"),
+    shared_down="blk.{n}.ffn_down_shexp.weight",
+)
+DEEPSEEK_HF = replace(
+    LLAMA_HF, latent=LATENT_HF, experts=(EXPERTS_HF, replace(EXPERTS_HF, up=FUSED.up, down=FUSED.down))
+)
+DEEPSEEK_GGUF = replace(LLAMA_GGUF, latent=LATENT_GGUF, experts=(EXPERTS_GGUF,))
 
 
 def deepseek(config: Mapping[str, object], _head_dim: int) -> DecoderSpec:
@@ -52,7 +72,35 @@ def deepseek(config: Mapping[str, object], _head_dim: int) -> DecoderSpec:
         scale=(own + turned) ** -0.5 * key_scale(spec.rope) ** 2,
         is_interleaved=config.get("model_type") == "deepseek_v2" or config.get("rope_interleave") is not False,
     )
-    return replace(spec, latent=latent)
+    is_third = config.get("model_type") == "deepseek_v3"
+    return replace(spec, latent=latent, routing=sigmoids(config) if is_third else softmax(config))
+
+
+def softmax(config: Mapping[str, object]) -> RoutingSpec:
+    """Version 2: the best of a softmax, or of the groups whose best expert is among the best; never normed."""
+    scale, method = number_setting(config, "routed_scaling_factor", 1.0), config.get("topk_method", "greedy")
+    if method == "greedy":
+        return RoutingSpec(is_normed=False, scale=scale)
+    if method != "group_limited_greedy":
+        raise UnsupportedError(
+            f"topk_method {quote(method)} of a deepseek_v2 isn't supported; supported: greedy, group_limited_greedy"
+        )
+    fields = Fields(config, {})
+    groups, kept = fields.count("n_group"), fields.count("topk_group")
+    return RoutingSpec(is_normed=False, scale=scale, num_groups=groups, num_kept_groups=kept)
+
+
+def sigmoids(config: Mapping[str, object]) -> RoutingSpec:
+    """Version 3: the best sigmoids with a bias, of the groups whose two best add up to most."""
+    fields = Fields(config, {"n_group": 8, "topk_group": 4})
+    return RoutingSpec(
+        scores="sigmoid",
+        is_normed=is_normed({"norm_topk_prob": True, **config}),
+        scale=number_setting(config, "routed_scaling_factor", 2.5),
+        num_groups=fields.count("n_group"),
+        num_kept_groups=fields.count("topk_group"),
+        group_best=2,
+    )
 
 
 def check_widths(fields: Fields) -> None:
