@@ -10,6 +10,14 @@ from tiny.stream import Stream
 
 FAMILIES = ("deepseek_v2", "deepseek_v3")
 NUM_RECORDED = 3  # of each family
+YARN = {
+    "type": "yarn",
+    "factor": 10.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 8,
+    "beta_slow": 1,
+    "mscale": 1.0,
+}
 RANKS = ((32, 16), (64, 32), (32, 32))
 """Widths of the latent and of the rotated part."""
 
@@ -48,6 +56,9 @@ def deepseek_model(family: str, number: int) -> TinyModel:
         config["rope_interleave"] = number % 3 != 2
     if number % 3 == 2:
         config |= experts(family, number)
+    if number % 2:
+        share = (0.8, 1.0)[number // 2 % 2]
+        config["rope_scaling"] = {**YARN, "mscale_all_dim": share}
     return TinyModel(f"{family}-{number}", config, seed)
 
 
