@@ -100,12 +100,12 @@ def attend(
     )  # fmt: skip
     common = {
         "out": out, "out_stride": heads.num_heads * dim * 4, "parts": kept,
-        "quantised": -1, "quantised_stride": 0, "width": heads.num_heads * dim,
+        "quantised": -1, "quantised_stride": 0, "width": heads.num_heads * dim, "nothing": -1,
     }  # fmt: skip
     kernel = made(attention.attention_kernel, dim, *codecs, share, int(heads.cap > 0))
     run_line(
         kernel, attention.AT, lowered.num_tile_parts * kv_heads, cap=cap if heads.cap else -1,
-        **place, **common, **arenas,
+        chunks_ahead=1, **place, **common, **arenas,
     )  # fmt: skip
     run_line(
         made(attention.finish_kernel, dim, codecs[1]), attention.FIN, lowered.num_split_rows, heads=heads.num_heads,

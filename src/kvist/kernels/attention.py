@@ -24,6 +24,7 @@ from kvist.kernels.layout import (
     GROUPS,
     LANES,
     NUM_ROWS,
+    NUM_TILES,
     SCRATCH,
     SCRATCH_STRIDE,
     SHARED,
@@ -73,12 +74,12 @@ from kvist.kernels.spans import (
 ZERO, ONE = np.float32(0), np.float32(1)
 NEVER = np.int64(1 << 40)
 """A span beyond every sequence's last."""
-ZERO_INT = np.int64(0)
+ZERO_INT: Any = np.int64(0)
 """Not a literal, which would have a type of its own, for which all that is called with it would be compiled again."""
 
 AT = fields(
     "group kv_heads share q q_head sink_q k k_head k_block v "
-    "v_head v_block window out out_stride parts quantised quantised_stride width cap nothing"
+    "v_head v_block window out out_stride parts quantised quantised_stride width cap nothing chunks_ahead"
 )
 FIN = fields("heads chunk_heads out out_stride parts share window quantised quantised_stride width nothing")
 
@@ -233,7 +234,19 @@ def attend_sinks(arenas, head, first, count, desk, shape, groups):
 def head_at(head, position, window, sinks):
     """The same blocks seen from another position, through another window."""
     return Head(
-        head.k, head.k_block, head.v, head.v_block, head.blocks, position, head.share, window, sinks, head.last_block
+        head.k,
+        head.k_block,
+        head.v,
+        head.v_block,
+        head.blocks,
+        position,
+        head.share,
+        window,
+        sinks,
+        head.last_block,
+        head.next_k,
+        head.next_blocks,
+        head.next_last,
     )
 
 
@@ -255,6 +268,30 @@ def head_of(line, program, table, row, num_rows, kv_head):
         window_of(table, row, own),
         sinks_of(table, row, own),
         (slot + num_rows - 1) // BLOCK_TOKENS,
+        k,
+        blocks,
+        ZERO_INT,
+    )
+
+
+@inline
+def before(head, follower, span):
+    """The same head, after which the thread attends ``follower``, from ``span`` on."""
+    first = min(span * SPAN_BLOCKS, follower.last_block)
+    return Head(
+        head.k,
+        head.k_block,
+        head.v,
+        head.v_block,
+        head.blocks,
+        head.position,
+        head.share,
+        head.window,
+        head.sinks,
+        head.last_block,
+        follower.k,
+        follower.blocks + first,
+        follower.last_block - first,
     )
 
 
@@ -271,15 +308,18 @@ def first_unit_span(head):
 
 
 @inline
-def attend_tile(arenas, line, program, row, members, member_rows, kv_head, shared, low, high, desk, shape, groups):
+def attend_tile(
+    arenas, line, program, row, members, member_rows, kv_head, shared, low, high, follower, span, desk, shape, groups
+):
     """Attend units ``low`` to ``high`` - 1 of a tile: of ``members`` sequences, ``member_rows`` rows each.
 
     What they share, spans ``shared[0]`` to ``shared[1]`` - 1, is attended by all rows together, as all of it is seen by
     all of them. Each row's own spans come before and after, so that all of a query's units are merged in order.
+    What the thread attends next is likely to be ``follower`` from ``span`` on.
     """
     count = member_rows * program[line, AT.share]
     for m in range(members):
-        head = head_of(line, program, arenas.table, row + m * member_rows, member_rows, kv_head)
+        head = before(head_of(line, program, arenas.table, row + m * member_rows, member_rows, kv_head), follower, span)
         base = first_unit_span(head)
         if head.sinks > 0 and low == 0:
             attend_sinks(arenas, head, m * count, count, desk, shape, groups)
@@ -294,6 +334,10 @@ def attend_tile(arenas, line, program, row, members, member_rows, kv_head, share
     walk(arenas, head, start, end, ZERO_INT, members * count, desk, shape, groups)
     for m in range(members):
         head = head_of(line, program, arenas.table, row + m * member_rows, member_rows, kv_head)
+        if m + 1 < members:
+            head = before(head, head_of(line, program, arenas.table, row + m + 1, 1, kv_head), shared[1])
+        else:
+            head = before(head, follower, span)
         base = first_unit_span(head)
         end = min(base + high, head.last_block // SPAN_BLOCKS + 1)
         start = max(shared[1], low_span_of(head), base + low)
@@ -310,9 +354,22 @@ def shared_of(table, group, tile, is_mixed):
 
 
 @inline
+def follower_of(chunk, line, program, table):
+    """What the thread's next chunk is likely to be, if there is one: a head, and the first span that it attends."""
+    kv_heads, parts = program[line, AT.kv_heads], table[SPAN_PARTS]
+    following = chunk + program[line, AT.chunks_ahead]
+    if following >= table[NUM_TILES] * kv_heads * parts:
+        following = chunk
+    tile = table[TILES] + following // parts // kv_heads * TILE_FIELDS
+    head = head_of(line, program, table, table[tile], 1, following // parts % kv_heads)
+    return head, low_span_of(head) + following % parts * table[SPAN_STEP]
+
+
+@inline
 def attend(chunk, thread, line, program, weights, arenas, shape, groups):
     """A chunk is a tile of query rows and a KV head; and some units, where spans are attended apart."""
     table, work, kv_heads, share = arenas.table, arenas.work, program[line, AT.kv_heads], program[line, AT.share]
+    follower, span = follower_of(chunk, line, program, table)
     part, chunk = chunk % table[SPAN_PARTS], chunk // table[SPAN_PARTS]
     kv_head, number = chunk % kv_heads, chunk // kv_heads
     tile = table[TILES] + number * TILE_FIELDS
@@ -340,6 +397,8 @@ def attend(chunk, thread, line, program, weights, arenas, shape, groups):
         shared_of(table, program[line, AT.group], number, is_mixed),
         part * table[SPAN_STEP],
         (part + 1) * table[SPAN_STEP],
+        follower,
+        span,
         desk,
         shape,
         groups,

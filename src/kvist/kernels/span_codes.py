@@ -55,6 +55,7 @@ from kvist.kernels.spans import (
     WEIGHTS,
     ZERO,
     ask_for,
+    keys_to_come,
     low_of,
     position_of,
     record_bytes,
@@ -241,12 +242,6 @@ def soften(work, scores, scales, record, first, last, low, high):
 
 
 @inline
-def next_keys(arenas, head, b):
-    """Where the keys of the next span's block stand that follows block ``b``; they are asked for in time."""
-    return head.k + arenas.table[head.blocks + min(b + SPAN_BLOCKS, head.last_block)] * head.k_block
-
-
-@inline
 def weights_of(work, scores, b, j, shape, rows):
     """The queries' weights of tokens 4j to 4j + 3 of block ``b``, in every lane."""
     at = scores + WEIGHTS + b % SPAN_BLOCKS * LANES + j * 4
@@ -267,7 +262,7 @@ def add_int8(arenas, head, first, last, scores, record, shape, rows):
     for d in range(0, dim, panel):
         dots = zero_i32(rows, shape.panel)
         for b in range(first, last):
-            v, k_next = head.v + arenas.table[head.blocks + b] * head.v_block, next_keys(arenas, head, b)
+            v, k_next = head.v + arenas.table[head.blocks + b] * head.v_block, keys_to_come(arenas, head, b)
             for j in range(4):
                 if value(rows) <= FEW:
                     ask_for(cache, k_next, d // panel * 4 + j, dim // panel * 4, shape, shape.k_codec)
@@ -283,7 +278,7 @@ def add_int4(arenas, head, first, last, scores, record, shape, rows):
     for d in range(0, half, panel):
         low, high = zero_i32(rows, shape.panel), zero_i32(rows, shape.panel)
         for b in range(first, last):
-            v, k_next = head.v + arenas.table[head.blocks + b] * head.v_block, next_keys(arenas, head, b)
+            v, k_next = head.v + arenas.table[head.blocks + b] * head.v_block, keys_to_come(arenas, head, b)
             for j in range(4):
                 if value(rows) <= FEW:
                     ask_for(cache, k_next, d // panel * 4 + j, half // panel * 4, shape, shape.k_codec)

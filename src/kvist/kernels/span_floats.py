@@ -29,6 +29,7 @@ from kvist.kernels.spans import (
     RECORD_HEAD,
     SCORE_BYTES,
     ask_for,
+    keys_to_come,
     low_of,
     position_of,
     record_bytes,
@@ -103,7 +104,7 @@ def shares_of(arenas, scores, t, shape, rows):
 def add_values(arenas, head, low, high, scores, values, shape, rows):
     """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, in ascending order.
 
-    The next span's keys are asked for meanwhile, so that memory never idles.
+    The next keys are asked for meanwhile.
     """
     acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.v_dim)
     t = low
@@ -117,9 +118,7 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
                 acc,
             )
             t += 1
-        k_next = (
-            head.k + arenas.table[head.blocks + min(t // BLOCK_TOKENS + SPAN_BLOCKS, head.last_block)] * head.k_block
-        )
+        k_next = keys_to_come(arenas, head, t // BLOCK_TOKENS)
         while t + 2 <= end:
             pair = t % BLOCK_TOKENS // 2
             ask_for(arenas.cache, k_next, pair, 8, shape, shape.k_codec)

@@ -72,7 +72,8 @@ class Head(NamedTuple):
     ``k`` and ``v`` are offsets of the head in block 0, ``k_block`` and ``v_block`` the distance between blocks,
     ``blocks`` where the sequence's block table starts, ``position`` the tile's first position, ``share`` how many query
     heads use this KV head, ``window`` how many tokens a query sees (0: all) of those after the first ``sinks``,
-    ``last_block`` the tile's last block number.
+    ``last_block`` the tile's last block number. ``next_k``, ``next_blocks``, ``next_last``: what keys the thread meets
+    after this head's, to be asked for in time: their offset, where their block ids start, and the last of these.
     """
 
     k: int
@@ -85,6 +86,9 @@ class Head(NamedTuple):
     window: int
     sinks: int
     last_block: int
+    next_k: int
+    next_blocks: int
+    next_last: int
 
 
 class Shape(NamedTuple):
@@ -130,6 +134,18 @@ def ask_for(cache, block, step, steps, shape, codec):
     if step == 0:
         for line in range(steps * each, lines):
             prefetch(cache, block + line * LINE)
+
+
+@inline
+def keys_to_come(arenas, head, b):
+    """Where the keys stand that are asked for while block ``b``'s values are added: a span further, or the next head's.
+
+    So memory never idles.
+    """
+    block = b + SPAN_BLOCKS
+    if block <= head.last_block:
+        return head.k + arenas.table[head.blocks + block] * head.k_block
+    return head.next_k + arenas.table[head.next_blocks + min(b % SPAN_BLOCKS, head.next_last)] * head.k_block
 
 
 @inline

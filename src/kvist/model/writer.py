@@ -490,7 +490,14 @@ class Writer:
         }
         tile_quantised = quantised if has_whole_groups else -1
         is_capped, cap = int(self.weights.score_cap >= 0), self.weights.score_cap
-        values = {"quantised": tile_quantised, "sink_q": self.sink_q, "cap": cap, **self._heads(layer, place), **out}
+        values = {
+            "quantised": tile_quantised,
+            "sink_q": self.sink_q,
+            "cap": cap,
+            "chunks_ahead": self.num_threads,
+            **self._heads(layer, place),
+            **out,
+        }
         kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(place), share, is_capped)
         program.add(kernel, Counts(tiles=layer.num_kv_heads), attention.AT, values)
         chunk_heads = share if has_whole_groups else layer.num_heads
