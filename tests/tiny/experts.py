@@ -11,7 +11,7 @@ from typing import Any
 from tiny.models import CONTEXT, Config, TinyModel
 from tiny.stream import Stream
 
-EXPERT_FAMILIES = ("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss")
+EXPERT_FAMILIES = ("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss", "olmoe", "granitemoe")
 NUM_EXPERT_MODELS = 4  # of each family
 NUM_EXPERTS = (4, 3, 8, 17, 5, 2)
 CHOSEN = (2, 1, 3, 4, 5, 1)
@@ -60,10 +60,18 @@ def expert_model(family: str, number: int) -> TinyModel:
         config["attention_bias"] = number % 3 == 2
     if family == "qwen2_moe":
         config["shared_expert_intermediate_size"] = draw.choice((40, 72))
+    if family == "olmoe":
+        config |= {"num_experts": num_experts, "intermediate_size": inner, "norm_topk_prob": number % 2 == 1}
+    if family == "granitemoe":
+        config |= {"num_local_experts": num_experts, "intermediate_size": inner, "embedding_multiplier": 3.0}
+        config |= {"residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
     if family == "gpt_oss":
         config |= {"num_local_experts": num_experts, "intermediate_size": inner, "attention_bias": number % 4 != 3}
         config |= {"sliding_window": draw.choice((5, 17, 100)), "rope_parameters": {"rope_type": "default"}}
         config["rope_parameters"]["rope_theta"] = config.pop("rope_theta")
+        if number % 2 and number >= NUM_EXPERT_MODELS:
+            config["rope_parameters"] |= {"rope_type": "yarn", "factor": 8.0, "truncate": False, "beta_fast": 32.0}
+            config["rope_parameters"] |= {"beta_slow": 1.0, "original_max_position_embeddings": 64}
     return TinyModel(f"{family}-{number}", config, seed)
 
 
@@ -82,6 +90,11 @@ def expert_shapes(config: Config, number: int) -> Shapes:
     width, inner = config["hidden_size"], config.get("moe_intermediate_size", config["intermediate_size"])
     if config["model_type"] == "gpt_oss":
         return gpt_oss_shapes(f"model.layers.{number}.", config)
+    if config["model_type"] == "granitemoe":
+        at, num_experts = f"model.layers.{number}.block_sparse_moe.", config["num_local_experts"]
+        stacked = {at + "input_linear.weight": (num_experts, 2 * inner, width)}
+        stacked[at + "output_linear.weight"] = (num_experts, width, inner)
+        return {at + "router.layer.weight": (num_experts, width)} | stacked
     if config["model_type"] == "mixtral":
         at, num_experts = f"model.layers.{number}.block_sparse_moe.", config["num_local_experts"]
         gate, up, down = "w1", "w3", "w2"
@@ -126,7 +139,7 @@ def expert_mutations(model: TinyModel) -> dict[str, TinyModel]:
         without("an expert", num_experts_per_tok=config["num_experts_per_tok"] - 1)
     if "norm_topk_prob" in config and config["num_experts_per_tok"] < config["num_experts"]:
         without("the norm of gains", norm_topk_prob=not config["norm_topk_prob"])
-    if config["model_type"] == "qwen3_moe":
+    if config["model_type"] in ("qwen3_moe", "olmoe"):
         without("qk norms", zeroed=("q_norm", "k_norm"))
     if config["model_type"] == "qwen2_moe":
         without("the shared expert", zeroed=("shared_expert.down_proj",))
@@ -141,7 +154,13 @@ def expert_mutations(model: TinyModel) -> dict[str, TinyModel]:
 
 # ---- GGUF ------------------------------------------------------------------------------------------------------
 
-ARCHITECTURES = {"mixtral": "llama", "qwen3_moe": "qwen3moe", "qwen2_moe": "qwen2moe", "gpt_oss": "gpt-oss"}
+ARCHITECTURES = {
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "qwen2_moe": "qwen2moe",
+    "gpt_oss": "gpt-oss",
+    "olmoe": "olmoe",
+}
 
 
 def as_converted(config: Config, found: dict[str, Any]) -> dict[str, Any]:

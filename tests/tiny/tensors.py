@@ -52,6 +52,8 @@ def llama_shapes(config: Config) -> Shapes:
             shapes |= linear(at + "mlp.gate_proj", config[mlp], width, mlp_bias)
             shapes |= linear(at + "mlp.up_proj", config[mlp], width, mlp_bias)
             shapes |= linear(at + "mlp.down_proj", width, config[mlp], mlp_bias)
+        if family == "olmoe":
+            shapes |= {at + "self_attn.q_norm.weight": (q,), at + "self_attn.k_norm.weight": (kv,)}
         if family in ("qwen3", "qwen3_moe"):
             shapes |= {at + f"self_attn.{x}_norm.weight": (head_dim,) for x in "qk"}
     if not config["tie_word_embeddings"]:
@@ -95,7 +97,8 @@ def tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> Array:
     if len(shape) == 1:
         return (0 if model.config["model_type"].startswith("gemma") else 1) + normal * np.float32(0.3)
     is_stored_in_out = model.config["model_type"] == "gpt2" and ".h." in name
-    fan_in = shape[0] if is_stored_in_out else shape[1] if len(shape) < 3 else shape[-2]
+    is_stored_in_out = is_stored_in_out or (model.config["model_type"] == "gpt_oss" and len(shape) == 3)
+    fan_in = shape[-2] if is_stored_in_out else shape[-1]
     return normal * np.float32(1 / np.sqrt(fan_in))
 
 

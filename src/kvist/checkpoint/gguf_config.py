@@ -33,6 +33,11 @@ _SHARED_EXPERT_KEYS: dict[str, Whole | Real] = {
     **_EXPERT_KEYS,
     "shared_expert_intermediate_size": Whole("expert_shared_feed_forward_length", same_as="feed_forward_length"),
 }
+_OLMOE_KEYS: dict[str, Whole | Real] = {
+    **LLAMA_KEYS,
+    "num_experts": Whole("expert_count"),
+    "num_experts_per_tok": Whole("expert_used_count"),
+}
 _GPT_OSS_KEYS: dict[str, Whole | Real] = {
     **LLAMA_KEYS,
     "intermediate_size": Whole("expert_feed_forward_length", same_as="feed_forward_length"),
@@ -68,6 +73,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen2moe": Architecture(
         "qwen2_moe", _SHARED_EXPERT_KEYS, {**_SILU, "norm_topk_prob": False}, {"qkv_bias": "blk.0.attn_q.bias"}
     ),
+    "olmoe": Architecture("olmoe", _OLMOE_KEYS, {**_SILU, "norm_topk_prob": False}),
     "gpt-oss": Architecture("gpt_oss", _GPT_OSS_KEYS, _SILU, _ATTENTION_BIAS),
     "gpt2": Architecture("gpt2", _GPT2_KEYS, {"activation_function": "gelu_new"}, is_rotary=False),
     **DENSE,
@@ -113,6 +119,9 @@ def config_from_gguf(
         if architecture.has_window:
             config.update(_window(keys, architecture))
         config.update(_experts(keys, architecture))
+        scaling = config.get("rope_scaling")
+        if architecture.model_type == "gpt_oss" and isinstance(scaling, dict):
+            scaling["truncate"] = False  # of which its files don't speak
     config.update(architecture.more(keys, tensors))
     config["vocab_size"] = _vocab_size(metadata, keys, tensors)
     config["tie_word_embeddings"] = "output.weight" not in tensors

@@ -42,6 +42,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("path", f"{facts['path']} ({facts['format']})"),
         ("family", f"{facts['architecture']}, {sizes}, {facts['num_parameters']:,} parameters"),
         *(("layers", _layers(layer)) for layer in facts["layers"]),
+        *(("experts", _experts(kind)) for kind in facts["experts"]),
         ("positions", _positions(facts["rope"])),
         ("context", f"{facts['context_length']} tokens"),
         (
@@ -74,6 +75,12 @@ def _layers(layer: dict[str, Any]) -> str:
     window = "" if layer["window"] is None else f" of {layer['window']} tokens"
     widths = str(layer["k_dim"]) if layer["v_dim"] in (0, layer["k_dim"]) else f"{layer['k_dim']} and {layer['v_dim']}"
     return f"{number} {kind}{window}, {layer['num_heads']} heads over {layer['num_kv_heads']} KV heads of {widths}"
+
+
+def _experts(kind: dict[str, Any]) -> str:
+    shared = f", and one of width {kind['shared_width']} that all use" if kind["shared_width"] else ""
+    layers = f"in {kind['num_layers']} layers"
+    return f"{kind['number']} of width {kind['width']} {layers}, a token uses {kind['chosen']}{shared}"
 
 
 def _positions(rope: dict[str, Any] | None) -> str:

@@ -14,6 +14,7 @@ from kvist.spec.cache import CacheSpec, allocated_bytes, bytes_per_token, layer_
 if TYPE_CHECKING:
     from kvist.checkpoint.tokenizer import Tokenizer
     from kvist.engine.files import ModelFiles
+    from kvist.spec.experts import Experts
     from kvist.spec.model import LayerSpec
 
 
@@ -33,6 +34,7 @@ def model_facts(files: ModelFiles, cache: CacheSpec) -> dict[str, Any]:
         "layers": [_layer(layer, number) for layer, number in Counter(spec.layers).items()],
         "width": spec.width,
         "mlp_width": spec.mlp_width,
+        "experts": _experts(spec.experts),
         "rope": _rope(files.checkpoint.config),
         "vocab_size": spec.vocab_size,
         "context_length": spec.context_length,
@@ -67,6 +69,12 @@ def _layer(layer: LayerSpec, num_layers: int) -> dict[str, Any]:
         "v_dim": layer.v_dim,
         "window": layer.window,
     }
+
+
+def _experts(experts: tuple[Experts | None, ...]) -> list[dict[str, Any]]:
+    """What layers with experts have, by kind; of a model without, nothing."""
+    kinds = Counter(kind for kind in experts if kind is not None)
+    return [{"num_layers": number, **asdict(kind)} for kind, number in kinds.items()]
 
 
 def _rope(config: Mapping[str, object]) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kvist.kernels.elementwise import activate_pair, exp, padded_width, place_of, quantise_groups, report
+from kvist.kernels.elementwise import activate_pair, exp, padded_width, place_of, quantise_groups, report, rows_of
 from kvist.kernels.jit import SIGNATURE, inline, kernel
 from kvist.kernels.layout import GROUP, LANES, NUM_ROWS, SCRATCH, SCRATCH_STRIDE, fields, padded
 from kvist.kernels.matmul import PairWays, Task, Ways, inner_of, multiply_panels, multiply_singly, num_tile_rows
@@ -161,13 +161,13 @@ def write_gains(work, gains, chosen, scores, is_normed, scale):
 
 
 @inline
-def route(chunk, thread, line, program, table, weights, work):
-    """A chunk is a row: its logits become picks and gains, by rank."""
+def route(row, thread, line, program, table, weights, work):
+    """A row's logits become picks and gains, by rank."""
     experts, chosen, kind = program[line, ROUTE.experts], program[line, ROUTE.chosen], program[line, ROUTE.scores]
     scores = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
     ranked = scores + (experts + LANES - 1) // LANES * LANES * 4
-    logits = program[line, ROUTE.logits] + chunk * program[line, ROUTE.stride]
-    write_scores(work, logits, experts, scores, kind, place_of(line, chunk))
+    logits = program[line, ROUTE.logits] + row * program[line, ROUTE.stride]
+    write_scores(work, logits, experts, scores, kind, place_of(line, row))
     bias, groups = program[line, ROUTE.bias], program[line, ROUTE.groups]
     for i in range(0, experts, LANES):
         x = load_f32(work, scores + i * 4, LANES)
@@ -175,7 +175,7 @@ def route(chunk, thread, line, program, table, weights, work):
     if groups > 1:
         kept, best = program[line, ROUTE.kept_groups], program[line, ROUTE.group_best]
         drop_groups(work, ranked, experts, groups, kept, best, ranked + (ranked - scores))
-    picks, gains = program[line, ROUTE.picks] + chunk * chosen * 4, program[line, ROUTE.gains] + chunk * chosen * 4
+    picks, gains = program[line, ROUTE.picks] + row * chosen * 4, program[line, ROUTE.gains] + row * chosen * 4
     for r in range(chosen):
         number = take_largest(work, ranked, experts)
         put_i32(work, picks + r * 4, np.int32(number))
@@ -184,11 +184,13 @@ def route(chunk, thread, line, program, table, weights, work):
 
 
 def route_kernel() -> Any:
-    """The kernel that chooses experts."""
+    """The kernel that chooses experts; a chunk is some rows."""
 
     @kernel(SIGNATURE)
     def run_route(chunk, thread, line, program, table, weights, cache, work):
-        route(chunk, thread, line, program, table, weights, work)
+        first, end = rows_of(chunk, table)
+        for row in range(first, end):
+            route(row, thread, line, program, table, weights, work)
 
     return run_route
 
@@ -244,12 +246,12 @@ def sort_kernel() -> Any:
 
 
 @inline
-def spread(chunk, line, program, work):
-    """A chunk is a row, which is copied to the places of its picks."""
+def spread(row, line, program, work):
+    """A row is copied to the places of its picks."""
     size, chosen = program[line, SPREAD.row_bytes], program[line, SPREAD.chosen]
-    x = program[line, SPREAD.x] + chunk * program[line, SPREAD.stride]
+    x = program[line, SPREAD.x] + row * program[line, SPREAD.stride]
     for r in range(chosen):
-        place = get_i32(work, program[line, SPREAD.places] + (chunk * chosen + r) * 4)
+        place = get_i32(work, program[line, SPREAD.places] + (row * chosen + r) * 4)
         out = program[line, SPREAD.out] + place * size
         whole = size // 64 * 64
         for i in range(0, whole, 64):
@@ -259,11 +261,13 @@ def spread(chunk, line, program, work):
 
 
 def spread_kernel() -> Any:
-    """The kernel that copies rows to their experts."""
+    """The kernel that copies rows to their experts; a chunk is some of them."""
 
     @kernel(SIGNATURE)
     def run_spread(chunk, thread, line, program, table, weights, cache, work):
-        spread(chunk, line, program, work)
+        first, end = rows_of(chunk, table)
+        for row in range(first, end):
+            spread(row, line, program, work)
 
     return run_spread
 
@@ -355,19 +359,19 @@ def expert_activation_kernel(kind: int, is_quantised: bool) -> Any:
 
 
 @inline
-def combine(chunk, line, program, work):
-    """A chunk is a row: what its experts say, times their gains, is summed by rank, and added to x if it ``adds``.
+def combine(row, line, program, work):
+    """What a row's experts say, times their gains, is summed by rank, and added to x if it ``adds``.
 
     A shared expert's result comes last, times the sigmoid of its gate where it has one.
     """
     chosen, width, shared = program[line, COMBINE.chosen], program[line, COMBINE.width], program[line, COMBINE.shared]
-    places = program[line, COMBINE.places] + chunk * chosen * 4
-    gains = program[line, COMBINE.gains] + chunk * chosen * 4
-    x = program[line, COMBINE.x] + chunk * program[line, COMBINE.stride]
+    places = program[line, COMBINE.places] + row * chosen * 4
+    gains = program[line, COMBINE.gains] + row * chosen * 4
+    x = program[line, COMBINE.x] + row * program[line, COMBINE.stride]
     y, stride = program[line, COMBINE.y], program[line, COMBINE.y_stride]
     gate = splat_f32(ONE, LANES)
     if program[line, COMBINE.gate] >= 0:
-        at = program[line, COMBINE.gate] + chunk * program[line, COMBINE.gate_stride]
+        at = program[line, COMBINE.gate] + row * program[line, COMBINE.gate_stride]
         gate = sigmoid(splat_f32(get_f32(work, at), LANES))
     for i in range(0, width, LANES):
         total = zero_f32(1, LANES)
@@ -376,7 +380,7 @@ def combine(chunk, line, program, work):
             at = y + get_i32(work, places + r * 4) * stride + i * 4
             total = fma(load_f32(work, at, LANES), gain, total)
         if shared >= 0:
-            at = shared + chunk * program[line, COMBINE.shared_stride] + i * 4
+            at = shared + row * program[line, COMBINE.shared_stride] + i * 4
             total = fma(load_f32(work, at, LANES), gate, total)
         if program[line, COMBINE.adds]:
             total = add(load_f32(work, x + i * 4, LANES), total)
@@ -384,10 +388,12 @@ def combine(chunk, line, program, work):
 
 
 def combine_kernel() -> Any:
-    """The kernel that adds experts' results to x."""
+    """The kernel that adds experts' results up; a chunk is some rows."""
 
     @kernel(SIGNATURE)
     def run_combine(chunk, thread, line, program, table, weights, cache, work):
-        combine(chunk, line, program, work)
+        first, end = rows_of(chunk, table)
+        for row in range(first, end):
+            combine(row, line, program, work)
 
     return run_combine

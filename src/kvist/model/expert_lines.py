@@ -102,7 +102,7 @@ class ExpertLines:
             "picks": self.picks,
             "gains": self.gains,
         }
-        program.add(self.site.kernels.number(experts.route_kernel), Counts(rows=1), experts.ROUTE, values)
+        program.add(self.site.kernels.number(experts.route_kernel), Counts(row_chunks=1), experts.ROUTE, values)
 
     def _sort(self, program: Program, kind: Experts) -> None:
         values = {
@@ -125,7 +125,7 @@ class ExpertLines:
             "places": self.places,
             "out": self.spread,
         }
-        program.add(self.site.kernels.number(experts.spread_kernel), Counts(rows=1), experts.SPREAD, values)
+        program.add(self.site.kernels.number(experts.spread_kernel), Counts(row_chunks=1), experts.SPREAD, values)
         return Input(self.spread, size, rows.is_quantised)
 
     def _multiply(
@@ -236,7 +236,7 @@ class ExpertLines:
             "gate": self.gate if weights.shared_gate else -1,
             "gate_stride": 64,
         }
-        program.add(self.site.kernels.number(experts.combine_kernel), Counts(rows=1), experts.COMBINE, values)
+        program.add(self.site.kernels.number(experts.combine_kernel), Counts(row_chunks=1), experts.COMBINE, values)
 
 
 def wants_codes(weights: ExpertWeights) -> bool:

@@ -61,7 +61,7 @@ def find_experts(
         CheckpointError: a tensor is missing or of the wrong shape.
         UnsupportedError: experts are of unlike types.
     """
-    names = next((names for names in sets if packer.has(names.down.format(n=number, e=0))), sets[0])
+    names = next((names for names in sets if _is_there(packer, names, number)), sets[0])
     finder = _Experts(packer, _of_layer(names, number), experts, width, has_biases)
     shared_up, shared_down, shared_gate = finder.shared()
     return ExpertWeights(
@@ -75,6 +75,10 @@ def find_experts(
         shared_down=shared_down,
         shared_gate=shared_gate,
     )
+
+
+def _is_there(packer: Packer, names: ExpertNames, number: int) -> bool:
+    return all(packer.has(name.format(n=number, e=0)) for name in (names.down, *names.up))
 
 
 def _of_layer(names: ExpertNames, number: int) -> ExpertNames:

@@ -1,4 +1,6 @@
-"""Families with experts in the place of an MLP: mixtral, olmoe, qwen2_moe, qwen3_moe, gpt_oss."""
+"""Families with experts in the place of an MLP: mixtral, olmoe, qwen2_moe, qwen3_moe,
+granitemoe, gpt_oss.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from dataclasses import replace
 
 from kvist.errors import SpecError, UnsupportedError
 from kvist.model.families.llama import LLAMA_GGUF, LLAMA_HF, QWEN_GGUF, llama, llama_biases, qwen3
+from kvist.model.families.olmo import granite
 from kvist.model.families.spec import DecoderSpec, ExpertNames, Family, RoutingSpec
+from kvist.model.rope import rope_from_config
 
 SEPARATE = ExpertNames(
     router="model.layers.{n}.mlp.gate.weight",
@@ -54,6 +58,13 @@ GPT_OSS = ExpertNames(
     is_interleaved=True,
     bias_ending="_bias",
 )
+GRANITE = ExpertNames(
+    router="model.layers.{n}.block_sparse_moe.router.layer.weight",
+    up=("model.layers.{n}.block_sparse_moe.input_linear.weight",),
+    down="model.layers.{n}.block_sparse_moe.output_linear.weight",
+)
+GGUF_FUSED = replace(GGUF, up=("blk.{n}.ffn_gate_up_exps.weight",))
+"""As files since 2026 may have gate and up."""
 GGUF_SEPARATE = replace(
     GGUF, up=("blk.{n}.ffn_gate.{e}.weight", "blk.{n}.ffn_up.{e}.weight"), down="blk.{n}.ffn_down.{e}.weight"
 )
@@ -75,13 +86,26 @@ def qwen2_moe(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
     return replace(llama(config, head_dim), routing=RoutingSpec(is_normed=is_normed(config)))
 
 
+def olmoe(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
+    """llama with experts, and norms over all of q and all of k."""
+    if config.get("clip_qkv") is not None:
+        raise UnsupportedError("an olmoe with clip_qkv isn't supported; supported: null")
+    return replace(llama(config, head_dim), qk_norm="all", routing=RoutingSpec(is_normed=is_normed(config)))
+
+
+def granitemoe(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
+    """granite with experts."""
+    return replace(granite(config, head_dim), routing=RoutingSpec(scores="chosen"))
+
+
 def gpt_oss(config: Mapping[str, object], head_dim: int) -> DecoderSpec:
     """Experts with biases and a clamped activation of their own."""
     for key, expected in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
         if config.get(key, expected) != expected:
             raise UnsupportedError(f"a gpt_oss with {key} {config[key]!r} isn't supported; supported: {expected}")
     routing = RoutingSpec(scores="chosen")
-    return replace(llama(config, head_dim), activation="swiglu_clamped", routing=routing)
+    rope = rope_from_config(config, head_dim, default_base=150_000.0)
+    return replace(llama(config, head_dim), rope=rope, activation="swiglu_clamped", routing=routing)
 
 
 def gpt_oss_biases(config: Mapping[str, object]) -> frozenset[str]:
@@ -102,10 +126,25 @@ FAMILIES: dict[str, Family] = {
     "mixtral": Family(
         mixtral,
         replace(LLAMA_HF, experts=(MIXTRAL, FUSED)),
-        replace(LLAMA_GGUF, experts=(GGUF, GGUF_SEPARATE)),
+        replace(LLAMA_GGUF, experts=(GGUF, GGUF_FUSED, GGUF_SEPARATE)),
+    ),
+    "olmoe": Family(
+        olmoe,
+        replace(LLAMA_HF, experts=(SEPARATE, FUSED)),
+        replace(QWEN_GGUF, experts=(GGUF, GGUF_FUSED)),
+        llama_biases,
+    ),
+    "granitemoe": Family(
+        granitemoe,
+        replace(LLAMA_HF, experts=(GRANITE,)),
+        replace(LLAMA_GGUF, experts=(GGUF, GGUF_FUSED)),
+        llama_biases,
     ),
     "qwen3_moe": Family(
-        qwen3_moe, replace(LLAMA_HF, experts=(SEPARATE, FUSED)), replace(QWEN_GGUF, experts=(GGUF,)), llama_biases
+        qwen3_moe,
+        replace(LLAMA_HF, experts=(SEPARATE, FUSED)),
+        replace(QWEN_GGUF, experts=(GGUF, GGUF_FUSED)),
+        llama_biases,
     ),
     "qwen2_moe": Family(
         qwen2_moe,
