@@ -89,12 +89,25 @@ def logits_of(decoder: Decoder, token_ids: list[int]) -> np.ndarray:
     return logits
 
 
-@pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("is_whole", [False, True], ids=["split", "whole"])
-def test_gguf_gives_the_directorys_bytes(number: int, is_whole: bool, tmp_path: Path) -> None:
-    model = deepseek_model("deepseek_v2", number)
+@pytest.mark.parametrize(
+    ("family", "number", "is_whole"),
+    [
+        ("deepseek_v2", 0, False),
+        ("deepseek_v2", 1, True),
+        ("deepseek_v2", 2, False),
+        ("deepseek_v2", 5, False),
+        ("deepseek_v3", 5, True),
+    ],
+)
+def test_gguf_gives_the_directorys_bytes(family: str, number: int, is_whole: bool, tmp_path: Path) -> None:
+    """Where files can say it: latents are normed with the others' epsilon, and both scales of a yarn are one number."""
+    model = deepseek_model(family, number)
     ids = model.prompt(20)
     config = {**model.config, "rms_norm_eps": 1e-6}
+    if family == "deepseek_v3":
+        config["rope_interleave"] = True
+    if "rope_scaling" in config:
+        config["rope_scaling"] = {**config["rope_scaling"], "mscale": config["rope_scaling"]["mscale_all_dim"]}
     model = TinyModel(model.name, config, model.seed)
     expected = logits_of(loaded(model, tmp_path / "directory"), ids)
     file = open_checkpoint(write_deepseek_gguf(model, tmp_path / "model.gguf", is_whole=is_whole))

@@ -171,7 +171,7 @@ def twin(kind: Latents, q: Array, keys: Array) -> Array:
     scores, count = float_scores(q, keys), len(keys)
     lanes = -(-count // 16) * 16
     weights = np.zeros(lanes, np.float32)
-    weights[:count] = exp_of(scores - scores.max())
+    weights[:count] = exp_of(scores - scores.max(), "f32")
     values = np.zeros((lanes, kind.rank), np.float32)
     values[:count] = keys[:, : kind.rank]
     total, sums = np.zeros((1, 16), np.float32), np.zeros((kind.rank, 16), np.float32)

@@ -24,7 +24,7 @@ def write_deepseek_gguf(model: TinyModel, path: Path, weight_type: str = "f32", 
     writer = gguf.GGUFWriter(path, "deepseek2")
     _write_metadata(writer, config, is_whole=is_whole)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, config["num_hidden_layers"])
-    for name, array in tensors(model).items():
+    for name, array in _with_stacks(tensors(model)).items():
         for part, numbers in _parts(config, name, array, is_whole=is_whole).items():
             wanted = weight_type if array.ndim > 1 and numbers.shape[-1] % 32 == 0 else "f32"
             kind = gguf.GGMLQuantizationType[wanted.upper()]
@@ -35,6 +35,19 @@ def write_deepseek_gguf(model: TinyModel, path: Path, weight_type: str = "f32", 
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _with_stacks(found: dict[str, Array]) -> dict[str, Array]:
+    """The experts' matrices of a kind as one tensor, and a name whose ending the map knows."""
+    stacks: dict[str, list[Array]] = {}
+    others = {}
+    for name, array in found.items():
+        before, _, after = name.partition(".experts.")
+        if after:
+            stacks.setdefault(f"{before}.experts.{after.split('.', 1)[1]}", []).append(array)
+        else:
+            others[name.replace("e_score_correction_bias", "e_score_correction.bias")] = array
+    return others | {name: np.stack(arrays) for name, arrays in stacks.items()}
 
 
 def _parts(config: Config, name: str, array: Array, *, is_whole: bool) -> dict[str, Array]:
@@ -64,6 +77,16 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Config, *, is_whole: bool) 
     writer.add_leading_dense_block_count(config["first_k_dense_replace"])
     if config["q_lora_rank"] is not None:
         writer.add_q_lora_rank(config["q_lora_rank"])
+    if "n_routed_experts" in config:
+        _write_experts(writer, config)
+    scaling = config.get("rope_scaling")
+    if scaling:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
+        writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
     if is_whole:
         writer.add_head_count_kv(config["num_attention_heads"])
         writer.add_key_length(own + turned)
@@ -74,3 +97,18 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Config, *, is_whole: bool) 
         writer.add_value_length(rank)
         writer.add_key_length_mla(own + turned)
         writer.add_value_length_mla(config["v_head_dim"])
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: Config) -> None:
+    is_third = config["model_type"] == "deepseek_v3"
+    kind = gguf.ExpertGatingFuncType.SIGMOID if is_third else gguf.ExpertGatingFuncType.SOFTMAX
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_expert_gating_func(kind)
+    if is_third or config["topk_method"] != "greedy":
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
