@@ -116,7 +116,8 @@ def attend(
     }  # fmt: skip
     run_line(
         made(latent.latent_attention_kernel, dim, kind.rank, codec, share), attention.AT,
-        lowered.num_tile_parts * kv_heads, k_head=0, v=0, v_head=0, v_block=0, cap=-1, **{**heads, **common}, **arenas,
+        lowered.num_tile_parts * kv_heads, k_head=0, v=0, v_head=0, v_block=0,
+        cap=-1, chunks_ahead=1, **{**heads, **common}, **arenas,
     )  # fmt: skip
     run_line(
         made(attention.finish_kernel, kind.rank, spans.CODEC_F32), attention.FIN, lowered.num_split_rows,

@@ -220,6 +220,7 @@ class LatentLines:
         }
         values = {
             "cap": -1,
+            "chunks_ahead": desk.num_threads,
             "sink_q": desk.sink_q,
             "k_head": 0,
             "v": 0,
