@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from kvist.errors import KvistError
@@ -21,12 +22,24 @@ except ImportError as error:
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["COLORS", "FORMATS", "Axes", "Figure", "check_figure_path", "new_figure", "save_figure", "svg_text"]
+__all__ = [
+    "COLORS",
+    "FORMATS",
+    "Axes",
+    "Figure",
+    "add_caption",
+    "check_figure_path",
+    "new_figure",
+    "save_figure",
+    "svg_text",
+]
 
 FORMATS = ("png", "svg", "pdf")
 COLORS = ("#1b6ca8", "#d1495b", "#3d8361", "#b8860b", "#6a4c93", "#5c6770")
 """Told apart by their lightness too, so that a print in grey still reads."""
 GRID = "#d9dde1"
+CAPTION_CHARACTERS = 18
+"""Of a caption, to an inch."""
 
 
 def new_figure(
@@ -46,6 +59,12 @@ def new_figure(
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure, axes
+
+
+def add_caption(figure: Figure, text: str) -> None:
+    """Write what the figure was made with under it, in as many lines as it takes."""
+    lines = textwrap.fill(text, int(CAPTION_CHARACTERS * figure.get_figwidth()))
+    figure.supxlabel(lines, fontsize=7, color=COLORS[5], x=0.01, ha="left")
 
 
 def check_figure_path(path: Path) -> None:

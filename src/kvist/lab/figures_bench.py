@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvist.lab.bench_cache import CacheBench
-from kvist.lab.figures import COLORS, Figure, new_figure
+from kvist.lab.figures import COLORS, Figure, add_caption, new_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ def draw_cache(bench: CacheBench, caption: str) -> Figure:
     axis.set_ylabel("milliseconds a token")
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, loc="upper left")
-    figure.supxlabel(caption, fontsize=7, color="#5c6770", x=0.01, ha="left")
+    add_caption(figure, caption)
     return figure
 
 
@@ -47,7 +47,7 @@ def draw_schedule(found: Round, users: int, caption: str) -> Figure:
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, fontsize=8, loc="upper left")
     share = f"the prompt ran at {found.prefill_share:.0%} of its rate alone"
-    figure.supxlabel(f"{caption}; {share}", fontsize=7, color="#5c6770", x=0.01, ha="left")
+    add_caption(figure, f"{caption}; {share}")
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvist.lab.figures import COLORS, Figure, new_figure
+from kvist.lab.figures import COLORS, Figure, add_caption, new_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def draw_quality(rows: Sequence[Row], context: int, caption: str) -> Figure:
     axis.set_xlabel("MiB of one sequence")
     axis.set_ylabel("mean KL divergence from f32, nats a token")
     axis.legend(frameon=False, fontsize=8)
-    figure.supxlabel(caption, fontsize=7, color="#5c6770", x=0.01, ha="left")
+    add_caption(figure, caption)
     return figure
 
 
