@@ -52,6 +52,7 @@ def test_a_directory_without_tokenizer(kvist: Command, tmp_path: Path) -> None:
     assert lines["family"] == "llama, 4 layers, width 64, MLP 96, 17 parameters"
     assert lines["layers"] == "4 full, 4 heads over 2 KV heads of 16"
     assert lines["positions"] == "rotary, base 10000"
+    assert lines["forward"] == "RMSNorm before each part, SiLU, gated"
     assert (lines["tokenizer"], lines["chat template"]) == ("none", "none")
     assert lines["weights"] == "58 B: f32 48 B, f16 10 B"
     assert found["weight_types"] == {"f32": 48, "f16": 10}
@@ -126,6 +127,7 @@ def test_nothing_in_a_config_breaks_it(kvist: Command, tmp_path: Path, changes: 
         "family",
         "layers",
         "positions",
+        "forward",
         "context",
         "vocabulary",
         "weights",
@@ -133,6 +135,23 @@ def test_nothing_in_a_config_breaks_it(kvist: Command, tmp_path: Path, changes: 
         "chat template",
         "KV cache",
     }
+
+
+def test_switches_of_a_family(kvist: Command, tmp_path: Path) -> None:
+    changes = {"model_type": "gemma2", "head_dim": 16, "query_pre_attn_scalar": 64, "final_logit_softcapping": 20.0}
+    lines, found = shown(kvist, directory(tmp_path, **changes))
+    assert lines["layers"].startswith("2 window of 4096 tokens, 4 heads over 2 KV heads of 16; 2 full")
+    assert lines["forward"] == (
+        "RMSNorm before and after each part, GELU (tanh), gated, scores capped at 50, logits capped at 20, "
+        "embeddings x 8, scores x 0.125"
+    )
+    assert (found["switches"]["score_cap"], found["switches"]["logit_cap"]) == (50, 20)
+
+
+def test_what_is_not_run_is_said(kvist: Command, tmp_path: Path) -> None:
+    lines, found = shown(kvist, directory(tmp_path, model_type="falcon", alibi=True))
+    assert lines["forward"].startswith("not run: a falcon with alibi positions isn't supported")
+    assert found["switches"]["not_run"].startswith("a falcon")
 
 
 def test_a_gguf_file_with_a_sentencepiece_vocabulary(kvist: Command, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from kvist.cli import options
 from kvist.cli.flatten import flattened
 from kvist.cli.model_facts import model_facts
+from kvist.cli.model_switches import in_a_line
 from kvist.cli.output import Output, command
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec
 from kvist.units import format_bytes
@@ -44,6 +45,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         *(("layers", _layers(layer)) for layer in facts["layers"]),
         *(("experts", _experts(kind)) for kind in facts["experts"]),
         ("positions", _positions(facts["rope"])),
+        ("forward", in_a_line(facts["switches"])),
         ("context", f"{facts['context_length']} tokens"),
         (
             "vocabulary",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
+from kvist.cli.model_switches import switches_of
 from kvist.model.kept import kept
 from kvist.spec.cache import CacheSpec, allocated_bytes, bytes_per_token, layer_groups
 
@@ -24,6 +25,7 @@ def model_facts(files: ModelFiles, cache: CacheSpec) -> dict[str, Any]:
     types: Counter[str] = Counter()
     for tensor in tensors.values():
         types[tensor.type] += tensor.num_bytes
+    switches = switches_of(files.checkpoint.config, spec)
     return {
         "model": files.name,
         "path": str(files.checkpoint.path),
@@ -35,7 +37,8 @@ def model_facts(files: ModelFiles, cache: CacheSpec) -> dict[str, Any]:
         "width": spec.width,
         "mlp_width": spec.mlp_width,
         "experts": _experts(spec.experts),
-        "rope": _rope(files.checkpoint.config),
+        "rope": _rope(files.checkpoint.config, switches.get("num_layers_unrotated", 0)),
+        "switches": switches,
         "vocab_size": spec.vocab_size,
         "context_length": spec.context_length,
         "is_tied": spec.is_tied,
@@ -77,7 +80,7 @@ def _experts(experts: tuple[Experts | None, ...]) -> list[dict[str, Any]]:
     return [{"num_layers": number, **asdict(kind)} for kind, number in kinds.items()]
 
 
-def _rope(config: Mapping[str, object]) -> dict[str, Any] | None:
+def _rope(config: Mapping[str, object], num_unrotated: int) -> dict[str, Any] | None:
     """Rotary settings as the config has them, in either of transformers' spellings; None where it has none.
 
     ``local_base`` is that of window layers where they have one of their own, ``num_layers_without`` counts layers that
@@ -101,7 +104,7 @@ def _rope(config: Mapping[str, object]) -> dict[str, Any] | None:
         "factor": _number(settings.get("factor")),
         "original_context_length": _number(settings.get("original_max_position_embeddings")),
         "rotated_share": _number(settings.get("partial_rotary_factor", config.get("partial_rotary_factor"))) or 1.0,
-        "num_layers_without": without.count(0) if isinstance(without, list) else 0,
+        "num_layers_without": without.count(0) if isinstance(without, list) else num_unrotated,
     }
 
 
