@@ -95,9 +95,11 @@ def test_capped_scores_of_integer_keys_change_no_byte(tmp_path: Path) -> None:
 
 
 AS_GGUF_SAYS = {
-    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma": {"tie_word_embeddings": True},
+    "gemma2": {"query_pre_attn_scalar": 16, "tie_word_embeddings": True},
     "gemma3_text": {"query_pre_attn_scalar": 16},
-    "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
+    "phi": {"hidden_act": "gelu_new"},
+    "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4, "use_sliding_window": False},
 }
 """What llama.cpp takes as given, so that a file doesn't say it."""
 
