@@ -96,7 +96,7 @@ def test_capped_scores_of_integer_keys_change_no_byte(tmp_path: Path) -> None:
 
 AS_GGUF_SAYS = {
     "gemma": {"tie_word_embeddings": True},
-    "gemma2": {"query_pre_attn_scalar": 16, "tie_word_embeddings": True},
+    "gemma2": {"query_pre_attn_scalar": 16, "tie_word_embeddings": True, "final_logit_softcapping": 3.0},
     "gemma3_text": {"query_pre_attn_scalar": 16},
     "phi": {"hidden_act": "gelu_new"},
     "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4, "use_sliding_window": False},
