@@ -42,7 +42,7 @@ def exp_of(x: Array, v_codec: str) -> Array:
 def capped_of(x: Array, cap: float) -> Array:
     """cap * tanh(x / cap) of a line of float32 numbers, by the kernels' operations."""
     one, two, limit = np.float32(1), np.float32(2), np.float32(cap)
-    return limit * (one - two / (exp_of(two * (x / limit)) + one))
+    return limit * (one - two / (exp_of(two * (x / limit), "f32") + one))
 
 
 def float_scores(q: Array, keys: Array) -> Array:
