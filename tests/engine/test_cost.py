@@ -9,7 +9,7 @@ import pytest
 from kvist.engine.cost import CostModel, Load, decode_load, first_guess, prefill_load
 
 GUESS = first_guess(100_000_000, 23_040, 200_000)
-TRUE = (6e-3, 9e-4, 3e-6, 5e-7, 2e-4)
+TRUE = (6e-3, 9e-4, 3e-6, 5e-7, 2e-4, 1e-6)
 """A machine a few times slower than the guess."""
 
 
@@ -24,7 +24,11 @@ def decodes(count: int, position: int) -> Load:
 def taught(noise: float = 0.0) -> CostModel:
     model, chance = CostModel(GUESS), random.Random(1)
     for number in range(200):
-        load = prefill_load(256 * (number % 8), 256, 0) if number % 3 else decodes(1 + number % 9, 100 + 10 * number)
+        load = (
+            prefill_load(256 * (number % 8), (256, 16)[number % 2], 0)
+            if number % 3
+            else decodes(1 + number % 9, 100 + 10 * number)
+        )
         model.observe(load, true_s(load) * (1 + noise * chance.uniform(-1, 1)))
     return model
 
@@ -86,3 +90,16 @@ def test_rows_within_a_time() -> None:
         assert model.predict(base.plus(prefill_load(position, 2 * count, 1))) > limit
     assert model.rows_within(base, float("inf"), 0, 256) == 256
     assert model.rows_within(base, 0.0, 0, 256) == 0
+
+
+def test_what_decodes_take_alone_lasts_beside_a_long_prompt() -> None:
+    """A machine that isn't quite linear: a piece of a prompt takes a constant more, which decodes don't get to pay."""
+    model = taught()
+    alone = model.predict_decodes(decodes(8, 200))
+    for number in range(300):
+        load = decodes(8, 200 + number).plus(prefill_load(20 * number, 20, 0))
+        model.observe(load, true_s(load) + 2e-3 + 5e-5 * number)
+    assert model.predict_decodes(decodes(8, 200)) == pytest.approx(alone, rel=0.25)
+    for _ in range(40):
+        model.observe(decodes(8, 200), 2 * true_s(decodes(8, 200)))
+    assert model.predict_decodes(decodes(8, 200)) == pytest.approx(2 * true_s(decodes(8, 200)), rel=0.2)

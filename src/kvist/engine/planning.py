@@ -29,8 +29,8 @@ class Settings:
     ``max_running`` answers hold blocks at most; None: as many as a pass has rows.
     """
 
-    stretch: float = 3.0
-    least_rows: int = 8
+    stretch: float = 3.4
+    least_rows: int = 4
     max_running: int | None = None
 
 
@@ -73,7 +73,7 @@ class Planning:
         decoding = [answer for answer in self._rows if answer.is_decoding]
         if decoding:
             self._load = decode_load(len(decoding), sum(answer.num_held for answer in decoding))
-            self._limit_s = self._settings.stretch * self._cost.predict(self._load)
+            self._limit_s = self._settings.stretch * self._cost.predict_decodes(self._load)
         self._draft([answer for answer in decoding if answer.drafter is not None], len(decoding))
         prompts = [answer for answer in self._rows if not answer.is_decoding] if len(decoding) < len(self._rows) else []
         for number, answer in enumerate(prompts):
