@@ -116,6 +116,7 @@ _LATENT = {
     "tie_word_embeddings": True,
 }
 _ONE_KV_HEAD = {"hidden_size": 40, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 56}
+_GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 100, "attention_bias": True}
 _MIXED = {"use_sliding_window": True, "sliding_window": 100, "layer_types": ["full_attention", "sliding_attention"]}
 
 CASES = {
@@ -127,6 +128,7 @@ CASES = {
         Case("biases", _llama("qwen2", **_ONE_KV_HEAD), weights="q4"),
         Case("learned", _GPT2, codec="f32"),
         Case("experts", _llama("mixtral", num_local_experts=5, num_experts_per_tok=2, sliding_window=None), "q4_0"),
+        Case("nothing", _llama("gpt_oss", **_GPT_OSS), weights="q8", codec="int8"),
         Case("latent", _LATENT),
         Case("int8", _llama(), "q4_1", codec="int8"),
         Case("int4", _llama("mistral", sliding_window=300), codec="int4"),
