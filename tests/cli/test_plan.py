@@ -366,8 +366,8 @@ STATE = {
 @pytest.mark.parametrize(
     ("architecture", "keys", "full", "windows", "constant"),
     [
-        ("gemma3", {"attention.sliding_window": 512}, 2 * 256, {"512": 10 * 256}, 0),
-        ("deepseek2", {"attention.kv_lora_rank": 512, "rope.dimension_count": 64}, 12 * 1152, {}, 0),
+        ("cohere2", {"attention.sliding_window": 512}, 3 * 128, {"512": 9 * 128}, 0),
+        ("minicpm3", {"attention.kv_lora_rank": 512, "rope.dimension_count": 64}, 12 * 1152, {}, 0),
         ("granitehybrid", {"attention.head_count_kv": [0, 2] * 6} | STATE, 6 * 256, {}, 6 * (8192 + 3 * 192 * 2)),
         ("lfm2", {"attention.head_count_kv": [0, 2] * 6, "shortconv.l_cache": 3}, 6 * 256, {}, 6 * 64 * 2 * 2),
     ],

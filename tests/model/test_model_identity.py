@@ -26,7 +26,7 @@ def test_models_of_other_weights_and_settings_have_another(tmp_path: Path) -> No
     first = identity(case, tmp_path / "first")
     assert identity(case, tmp_path / "again", threads=2) == first
     others = (
-        replace(case, name="trained otherwise"),
+        replace(case, seed=78),
         replace(case, config={**case.config, "rope_theta": 20000.0}),
         replace(case, config={**case.config, "rms_norm_eps": 1e-6}),
         replace(case, weights="q8"),

@@ -33,6 +33,7 @@ class Case:
     codec: str = "bf16"
     v_codec: str | None = None
     keep_layers: tuple[int, ...] = ()
+    seed: int = 77
 
     @property
     def cache(self) -> CacheSpec:
@@ -40,7 +41,7 @@ class Case:
 
     @property
     def model(self) -> TinyModel:
-        return TinyModel(f"{self.config['model_type']}-{self.name}", self.config, 77)
+        return TinyModel(f"{self.config['model_type']}-{self.name}", self.config, self.seed)
 
     def write(self, path: Path) -> Path:
         """Write the model's file or directory below ``path``; returns where it is."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from kvist.cli import options
 from kvist.cli.flatten import flattened
-from kvist.cli.model_facts import model_facts
-from kvist.cli.model_switches import in_a_line
 from kvist.cli.output import Output, command
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec
 from kvist.units import format_bytes
@@ -21,6 +19,7 @@ def info(
     is_json: options.Json = False,
 ) -> None:
     """Show what a model is, what its weights are, and what its KV cache takes."""
+    from kvist.cli.model_facts import model_facts
     from kvist.engine.files import open_model
 
     out = Output(is_json)
@@ -37,6 +36,8 @@ def _on_one_line(value: str) -> str:
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    from kvist.cli.model_switches import in_a_line
+
     sizes = f"{facts['num_layers']} layers, width {facts['width']}, MLP {facts['mlp_width']}"
     return [
         ("model", facts["model"]),

@@ -57,9 +57,10 @@ class _Seen(NamedTuple):
 
 
 def may_share(sequence: Sequence) -> bool:
-    """Whether another sequence holds the first block that this one still sees; mostly none does."""
+    """Whether another sequence holds the first block, sinks aside, that this one still sees; mostly none does."""
     for table, pool in zip(sequence.tables, sequence.cache.pools, strict=True):
-        if pool.num_owners(int(table.blocks[table.gap[1]])) > 1:
+        first = table.gap[1]
+        if first < len(table.blocks) and pool.num_owners(int(table.blocks[first])) > 1:
             return True
     return False
 

@@ -142,7 +142,8 @@ class Writer:
             shares = [num_shared(layer) for layer in self.model.layers]
             tally_bytes = max(tally.scratch_bytes(self.num_spans, share) for share in shares)
         low = padded(self.spec.latent.q_rank or 0) if self.spec.latent else 0
-        widest = max(self.wide, self.mlp, self.attended_stride // 4, low)
+        outputs = [matrix for weights in self.weights.layers for matrix, _ in weights.attention_output]
+        widest = max(self.wide, self.mlp, low, *(padded(matrix.width) for matrix in outputs))
         attending = attention.scratch_bytes(values, queries)
         multiplying = matmul.scratch_bytes(widest)
         if any(self._is_gated_at_once(weights) for weights in self.weights.layers if weights.up):

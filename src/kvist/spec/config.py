@@ -6,6 +6,7 @@ only in its config classes included. Knows no files.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 from kvist.errors import SpecError
@@ -223,7 +224,8 @@ def _mlp_width(name: str, fields: Fields) -> int:
         return max(fields.counts("intermediate_size") or (0,))
     stated, rules = fields.maybe_count(*MLP_WIDTH), WEIGHT_RULES.get(ALIASES.get(name, name))
     if stated is None and rules and rules.mlp_width and not rules.experts:
-        return rules.mlp_width(fields)
+        with contextlib.suppress(SpecError):
+            return rules.mlp_width(fields)
     return stated or 4 * (fields.maybe_count("n_embd") or 0)
 
 
