@@ -49,7 +49,7 @@ def test_logits_of_every_position(case: Case, llm: LLM, length: int, measured) -
 
 
 def test_every_feature_moves_the_logits(case: Case, tmp_path: Path, measured) -> None:
-    ids = case.model.prompt(100)
+    ids = case.model.prompt(150)  # past the widest window
     oracle = case.oracle.logits(ids)
     for feature, mutated in expert_mutations(case.model).items():
         with LLM(write_directory(mutated, tmp_path / feature), cache=F32) as llm:
