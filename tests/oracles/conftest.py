@@ -1,14 +1,23 @@
-"""What the oracle tests measured, printed at the end."""
+"""kvist on a case's directory, and what the oracle tests measured, printed at the end."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from oracles.cases import F32, Case
+
+from kvist import LLM
 
 Worst = dict[tuple[str, str], list[float]]
 _MEASURED: Worst = defaultdict(list)
+
+
+@pytest.fixture(scope="module")
+def llm(case: Case) -> Iterator[LLM]:
+    with LLM(case.path, cache=F32) as llm:
+        yield llm
 
 
 @pytest.fixture(scope="session")

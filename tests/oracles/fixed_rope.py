@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from oracles.huggingface import Oracle
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 
-def fix_rope(oracle: Oracle) -> None:
-    """Have every longrope rotation use its long factors if the model's context is longer than the original one."""
+def fixed_oracle(path: Path) -> Oracle:
+    """Return the oracle of a directory, whose longrope rotations all use their long factors if the model's context is
+    longer than the original one."""
+    oracle = Oracle(path)
     for module in oracle.model.modules():
         if getattr(module, "rope_type", None) != "longrope":
             continue
@@ -20,3 +24,4 @@ def fix_rope(oracle: Oracle) -> None:
         module.inv_freq.copy_(fixed)
         module.original_inv_freq.copy_(fixed)
         module.long_inv_freq = fixed
+    return oracle

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from oracles.fixed_rope import fix_rope
-from oracles.huggingface import Oracle
+from oracles.fixed_rope import fixed_oracle
 from tiny.models import CONTEXT, TinyModel
 from tiny.recorded_dense import FILE, PROMPT_TOKENS, ROTATIONS, ROWS, recorded_models
 from tiny.tensors import digest, write_directory
@@ -24,9 +23,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 
 def record(model: TinyModel, directory: Path) -> dict[str, np.ndarray[Any, Any]]:
-    oracle = Oracle(write_directory(model, directory))
-    fix_rope(oracle)
-    logits = oracle.logits(model.prompt(PROMPT_TOKENS))[list(ROWS)]
+    logits = fixed_oracle(write_directory(model, directory)).logits(model.prompt(PROMPT_TOKENS))[list(ROWS)]
     return {f"{model.name}/digest": np.array(digest(model)), f"{model.name}/logits": logits}
 
 
