@@ -105,7 +105,8 @@ def _read_tensor(cursor: Cursor, number: int) -> tuple[TensorInfo, int]:
     offset = cursor.u64(what)
     kind = GGML_TYPES.get(type_id)
     if kind is None:
-        raise UnsupportedError(f"{what} of {quote_path(cursor.path)} has the unknown type {type_id}; known: 0 to 41")
+        known = f"0 to {max(GGML_TYPES)}"
+        raise UnsupportedError(f"{what} of {quote_path(cursor.path)} has the unknown type {type_id}; known: {known}")
     if 0 in sizes or (sizes[0] if sizes else 1) % kind.block_elements:
         raise cursor.damaged(
             f"{what} has sizes {sizes}, its rows aren't whole blocks of {kind.block_elements} ({kind.name})"
