@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.command import Command
@@ -49,7 +50,25 @@ def test_a_row_for_each_combination_and_a_second_run_that_measures_nothing(
     again = kvist("eval", model, *options)
     assert again.json["rows"] == found["rows"]
     assert "100% was done before" in again.err
+    anew = kvist("eval", model, *options, "--times", "again")
+    assert without_times(anew.json) == without_times(found)
+    assert "% was done before" in anew.err and "100%" not in anew.err
     assert "was done before" not in kvist("eval", model, *options, "--state", str(tmp_path / "other")).err
+
+
+def without_times(document: dict[str, Any]) -> list[dict[str, object]]:
+    return [{**row, "tpot_s": None} for row in document["rows"]]
+
+
+def test_decode_times_may_wait(kvist: Command, model: str, tmp_path: Path) -> None:
+    text = ("--text", str(tmp_path / "text.txt"), "--tokens", "200", "--depths", "none", "--kv", "bf16", "--json")
+    skipped = kvist("eval", model, *text, "--threads", "1", "--times", "skip")
+    assert skipped.json["rows"] == without_times(skipped.json)
+    assert " - " in skipped.err.splitlines()[-1]
+    added = kvist("eval", model, *text, "--threads", "2")
+    assert without_times(added.json) == skipped.json["rows"]
+    assert added.json["rows"][0]["tpot_s"] > 0
+    assert "% was done before" in added.err, "whatever the number of threads"
 
 
 def test_the_default_text_is_there(kvist: Command, model: str) -> None:
@@ -71,6 +90,7 @@ def test_the_default_text_is_there(kvist: Command, model: str) -> None:
         (("--context", "641"), "--context must be from 2 to 640 tokens, as trained, got 641"),
         (("--text", "/no/such/file"), "No such file"),
         (("--plot", "picture.gif"), "can't draw into"),
+        (("--times", "never"), '--times takes once, skip, again; got "never"'),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(kvist: Command, model: str, options: tuple[str, ...], said: str) -> None:

@@ -33,7 +33,7 @@ def text(length: int) -> list[int]:
 def test_segments_cover_the_text(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_long, "PROBE_TOKENS", 10)
     entered = []
-    found = LongText(decoder, SPEC, text(500), entered.append).segments(200, 3)
+    found = list(LongText(decoder, SPEC, text(500), entered.append).segments(200, 3))
     assert [(one.first_token, one.num_tokens) for one in found] == [(0, 200), (200, 200), (400, 99)]
     assert [one.probed_tokens for one in found] == [20, 30, 20 if 466 + 10 > 499 else 30]
     for one in found:
@@ -47,14 +47,15 @@ def test_segments_cover_the_text(decoder: Decoder, monkeypatch: pytest.MonkeyPat
 def test_until_something_is_dropped_the_stream_is_the_recomputed(decoder: Decoder) -> None:
     """At the first position of which the window has left the sinks by nothing, both are the same text."""
     walk = LongText(decoder, SPEC, text(300))
-    streamed = walk._losses(SPEC.retention)
+    with walk._walk(SPEC.retention, text(300)) as stream:
+        streamed = stream.losses(299)
     assert walk._recomputed(63).tolist() == streamed[63 : 63 + bench_long.PROBE_TOKENS].tolist()
     later = walk._recomputed(150)
     assert later.tolist() != streamed[150 : 150 + len(later)].tolist(), "its past was computed with a past of its own"
 
 
 def test_generating_holds_no_more_and_no_more(decoder: Decoder) -> None:
-    marks = generate_long(decoder, SPEC, text(64), 900)
+    marks = list(generate_long(decoder, SPEC, text(64), 900))
     assert [mark.num_tokens for mark in marks] == [90 * n for n in range(1, 11)]
     held = {mark.allocated_bytes for mark in marks[1:]}
     most = max(allocated_bytes(decoder.spec, SPEC, n) for n in range(200, 240))

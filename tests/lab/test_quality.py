@@ -28,6 +28,7 @@ from kvist.spec.cache import CacheSpec, allocated_bytes, bytes_per_token, pool_b
 CONTEXT = 200
 SPECS = [CacheSpec("f32"), CacheSpec("bf16"), CacheSpec(k="f32", v="bf16")]
 HAY = list(b"hay " * 80)
+THREADS = 2
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def models(path: Path) -> Iterator[Models]:
     with closing(open_checkpoint(path)) as checkpoint:
-        decoder = load_decoder(checkpoint, threads=2)
+        decoder = load_decoder(checkpoint, threads=THREADS)
     with closing(decoder):
         yield Models(decoder, decoder)
 
@@ -54,7 +55,7 @@ def work() -> Work:
 def rows(models: Models, work: Work) -> list[Row]:
     state = EvalState(None, "key")
     evaluate(models, SPECS, work, state)
-    return [row(models.quality.spec, spec, work, state) for spec in SPECS]
+    return [row(models.quality.spec, spec, work, state, THREADS) for spec in SPECS]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -114,7 +115,7 @@ class BrokenOffError(Exception):
 def test_a_run_that_was_broken_off_goes_on_to_the_same_figures(
     models: Models, work: Work, rows: list[Row], tmp_path: Path, after: int
 ) -> None:
-    total = sum(work.num_missing(spec, EvalState(None, "key")) for spec in SPECS)
+    total = sum(work.num_missing(spec, EvalState(None, "key"), THREADS) for spec in SPECS)
     done = 0
 
     def count(num_tokens: int) -> None:
@@ -126,11 +127,13 @@ def test_a_run_that_was_broken_off_goes_on_to_the_same_figures(
     with pytest.raises(BrokenOffError):
         evaluate(models, SPECS, work, EvalState(tmp_path / "state", "key"), on_tokens=count)
     again = EvalState(tmp_path / "state", "key")
-    missing = sum(work.num_missing(spec, again) for spec in SPECS)
+    missing = sum(work.num_missing(spec, again, THREADS) for spec in SPECS)
     heard: list[int] = []
     evaluate(models, SPECS, work, again, on_tokens=heard.append)
     assert sum(heard) == missing <= total
-    assert without_times([row(models.quality.spec, spec, work, again) for spec in SPECS]) == without_times(rows)
+    assert without_times([row(models.quality.spec, spec, work, again, THREADS) for spec in SPECS]) == without_times(
+        rows
+    )
 
 
 def test_what_is_done_is_not_computed_again(models: Models, work: Work, rows: list[Row], tmp_path: Path) -> None:
@@ -140,8 +143,26 @@ def test_what_is_done_is_not_computed_again(models: Models, work: Work, rows: li
     evaluate(models, SPECS[:2], work, state)
     assert models.quality.num_forward_tokens == before
     evaluate(models, SPECS, work, state)  # the third one is new: the reference runs beside it once more
-    assert without_times([row(models.quality.spec, spec, work, state) for spec in SPECS]) == without_times(rows)
+    assert without_times([row(models.quality.spec, spec, work, state, THREADS) for spec in SPECS]) == without_times(
+        rows
+    )
     assert models.quality.num_forward_tokens - before < 2 * sum(map(len, work.windows)) + 4 * CONTEXT
+
+
+def test_decode_times_are_taken_apart_and_kept_by_threads(models: Models, work: Work, rows: list[Row]) -> None:
+    state, spec = EvalState(None, "key"), SPECS[1]
+    evaluate(models, [spec], work, state, is_timed=False)
+    untimed = row(models.quality.spec, spec, work, state, THREADS)
+    assert untimed.tpot_s is None
+    assert without_times([untimed]) == without_times(rows[1:2])
+    assert work.num_missing(spec, state, None) == 0
+    heard: list[int] = []
+    evaluate(models, [spec], work, state, on_tokens=heard.append)
+    assert sum(heard) == CONTEXT, "nothing but the times was missing"
+    assert row(models.quality.spec, spec, work, state, THREADS).tpot_s is not None
+    assert row(models.quality.spec, spec, work, state, THREADS + 1).tpot_s is None
+    state.forget_tpot(spec, THREADS)
+    assert work.num_missing(spec, state, THREADS) == CONTEXT
 
 
 def test_caches_that_do_not_fit_at_once_come_one_after_the_other(models: Models, work: Work, rows: list[Row]) -> None:
@@ -149,7 +170,7 @@ def test_caches_that_do_not_fit_at_once_come_one_after_the_other(models: Models,
     for memory in (1, 2 * pool_bytes(spec, CacheSpec("f32"), CONTEXT, step)):
         state = EvalState(None, "key")
         evaluate(models, SPECS, work, state, memory=memory)
-        assert without_times([row(spec, one, work, state) for one in SPECS]) == without_times(rows)
+        assert without_times([row(spec, one, work, state, THREADS) for one in SPECS]) == without_times(rows)
         assert reference_perplexity(work, state) == rows[0].perplexity
 
 

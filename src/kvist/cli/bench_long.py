@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -13,7 +13,7 @@ from kvist.cli import options
 from kvist.cli.bench_run import BenchRun, EngineOptions, Quick
 from kvist.cli.bench_serving import bench_app
 from kvist.cli.flatten import flattened
-from kvist.cli.output import command
+from kvist.cli.output import Output, command
 from kvist.cli.progress import progress_bar
 from kvist.cli.prompt import read_prompt
 from kvist.errors import RequestError, SpecError
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 _CHARACTERS_A_TOKEN = 8
 _QUICK = {"tokens": 3_000, "segment": 1_000, "generate": 1_000}
 _QUICK_RETENTION = "sinks:4+252"
-_HEADING = (
-    f"{'tokens':>15} {'streamed':>9} {'no sinks':>9} {'at the probes: streamed':>24} {'recomputed':>11} {'ratio':>7}"
+_SEGMENTS = (
+    "Perplexity",
+    f"{'tokens':>15} {'streamed':>9} {'no sinks':>9} {'at the probes: streamed':>24} {'recomputed':>11} {'ratio':>7}",
 )
+_MARKS = ("Generated", f"{'tokens':>15} {'cache':>12} {'process':>12} {'tokens/s':>9}")
+T = TypeVar("T")
 
 
 @bench_app.command("long", epilog="Example: kvist bench long --tokens 100000 --retention sinks:4+1020")
@@ -81,12 +84,11 @@ def bench_long(
             run.begin(what, model=files.name, threads=threads, cache=spec, weight_types=decoder.weight_types)
             with progress_bar("text", None) as advance:
                 walk = lab.LongText(decoder, spec, token_ids, advance)
-                segments = walk.segments(per_line, probes or lab.PROBES)
+                segments = _shown(run.out, _SEGMENTS, _segment_line, walk.segments(per_line, probes or lab.PROBES))
             with progress_bar("answer", num_generated) as advance:
                 prompt = token_ids[: kept.num_sinks + kept.num_kept]
-                marks = (
-                    lab.generate_long(decoder, spec, prompt, num_generated, on_tokens=advance) if num_generated else []
-                )
+                found = lab.generate_long(decoder, spec, prompt, num_generated, on_tokens=advance)
+                marks = _shown(run.out, _MARKS, _mark_line, found) if num_generated else []
     measured = {
         "tokens": len(token_ids),
         "trained_context": files.spec.context_length,
@@ -94,7 +96,7 @@ def bench_long(
         "segments": [one.as_json() for one in segments],
         "generated": [mark.as_json() for mark in marks],
     }
-    run.finish((*_segment_lines(segments), *_mark_lines(marks)), measured)
+    run.finish((), measured)
 
 
 def _sinks(text: str) -> RetentionSpec:
@@ -114,25 +116,29 @@ def _text(files: ModelFiles, source: str | None, num_tokens: int) -> list[int]:
     return token_ids
 
 
-def _segment_lines(segments: list[Segment]) -> Iterator[str]:
-    yield "Perplexity"
-    yield _HEADING
-    for one in segments:
-        yield (
-            f"{one.first_token + one.num_tokens:>15,} {one.streamed:>9.3f} {one.without_sinks:>9.1f}"
-            f" {_told(one.probed_streamed):>24} {_told(one.probed_recomputed):>11} {_told(one.ratio):>7}"
-        )
+def _shown(out: Output, heading: tuple[str, ...], line: Callable[[T], str], found: Iterable[T]) -> list[T]:
+    """Show a line for each of ``found`` as soon as it is there: all of them take long. Return them."""
+    for text in heading:
+        out.line(text)
+    shown = []
+    for one in found:
+        out.line(line(one))
+        shown.append(one)
+    return shown
+
+
+def _segment_line(one: Segment) -> str:
+    return (
+        f"{one.first_token + one.num_tokens:>15,} {one.streamed:>9.3f} {one.without_sinks:>9.1f}"
+        f" {_told(one.probed_streamed):>24} {_told(one.probed_recomputed):>11} {_told(one.ratio):>7}"
+    )
 
 
 def _told(number: float | None) -> str:
     return "-" if number is None else f"{number:.3f}"
 
 
-def _mark_lines(marks: list[Mark]) -> Iterator[str]:
-    if marks:
-        yield "Generated"
-        yield f"{'tokens':>15} {'cache':>12} {'process':>12} {'tokens/s':>9}"
-    for mark in marks:
-        resident = "-" if mark.resident_bytes is None else format_bytes(mark.resident_bytes)
-        pace = mark.num_tokens / mark.elapsed_s
-        yield f"{mark.num_tokens:>15,} {format_bytes(mark.allocated_bytes):>12} {resident:>12} {pace:>9.0f}"
+def _mark_line(mark: Mark) -> str:
+    resident = "-" if mark.resident_bytes is None else format_bytes(mark.resident_bytes)
+    pace = mark.num_tokens / mark.elapsed_s
+    return f"{mark.num_tokens:>15,} {format_bytes(mark.allocated_bytes):>12} {resident:>12} {pace:>9.0f}"

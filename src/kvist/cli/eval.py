@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvist.lab.quality import Models, Work
     from kvist.lab.quality_rows import Row
 
+_TIMES = ("once", "skip", "again")
 _CHARACTERS_A_TOKEN = 8  # more than any vocabulary takes on average, so that the text is long enough
 _HEADING = (
     f"{'K/V':<12} {'kept':<14} {'a token':>10} {'sequence':>11} {'perplexity':>10} {'change':>8} {'KL mean':>9}"
@@ -53,6 +54,14 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Where to keep what is done. Default: in the cache directory.")
     ] = None,
     is_fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what an earlier run has done.")] = False,
+    times: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN",
+            help="Decode times, which other work on the machine spoils: once, skip (a later run adds them), or again "
+            "(measure these alone anew).",
+        ),
+    ] = "once",
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw bytes against KL into a .png, .svg or .pdf (extra lab).")
     ] = None,
@@ -63,6 +72,8 @@ def evaluate(
         from kvist.lab.figures import check_figure_path
 
         check_figure_path(plot)
+    if times not in _TIMES:
+        raise RequestError(f'--times takes {", ".join(_TIMES)}; got "{times}"')
     from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab.machine import this_machine
@@ -73,7 +84,7 @@ def evaluate(
         models = _load(files, held, weights, quality_weights, threads or usable_cores().num_usable)
         facts = _facts(files, models, work)
         out.notice(f"{_about(facts)}; {machine}")
-        rows, reference = _evaluated(out, models, specs, work, state, is_fresh=is_fresh)
+        rows, reference = _evaluated(out, models, specs, work, state, times, is_fresh=is_fresh)
     for line in _table(rows, reference):
         out.line(line)
     if plot is not None:
@@ -146,7 +157,14 @@ def _about(facts: dict[str, Any]) -> str:
 
 
 def _evaluated(
-    out: Output, models: Models, specs: Sequence[CacheSpec], work: Work, path: Path | None, *, is_fresh: bool
+    out: Output,
+    models: Models,
+    specs: Sequence[CacheSpec],
+    work: Work,
+    path: Path | None,
+    times: str,
+    *,
+    is_fresh: bool,
 ) -> tuple[list[Row], float]:
     """Return the rows, and the reference's perplexity."""
     from kvist.cache.memory import available_memory
@@ -156,15 +174,21 @@ def _evaluated(
 
     key = models.identity(work)
     state = EvalState(path or cache_root() / "eval" / f"{key}.json", key, is_fresh=is_fresh)
-    missing = sum(work.num_missing(spec, state) for spec in specs)
-    whole = sum(work.num_missing(spec, EvalState(None, key)) for spec in specs)
+    threads = models.speed.num_threads
+    timed_threads = None if times == "skip" else threads
+    if times == "again":
+        for spec in specs:
+            state.forget_tpot(spec, threads)
+    missing = sum(work.num_missing(spec, state, timed_threads) for spec in specs)
+    whole = sum(work.num_missing(spec, EvalState(None, key), timed_threads) for spec in specs)
     if missing < whole:
         out.notice(f"{1 - missing / whole:.0%} was done before and is in {state.path}; --fresh measures again")
     free = available_memory()
     with progress_bar("tokens", missing) as advance:
         memory = None if free is None else free // 2
-        quality.evaluate(models, specs, work, state, memory=memory, on_tokens=advance)
-    rows = [quality_rows.row(models.speed.spec, spec, work, state) for spec in specs]
+        is_timed = timed_threads is not None
+        quality.evaluate(models, specs, work, state, is_timed=is_timed, memory=memory, on_tokens=advance)
+    rows = [quality_rows.row(models.speed.spec, spec, work, state, threads) for spec in specs]
     return rows, quality_rows.reference_perplexity(work, state)
 
 
@@ -174,8 +198,9 @@ def _table(rows: Sequence[Row], reference: float) -> list[str]:
 
 def _line(row: Row) -> str:
     needle = "-" if row.needle is None else f"{row.needle:.0%}"
+    decode = "-" if row.tpot_s is None else f"{1e3 * row.tpot_s:.2f} ms"
     return (
         f"{row.name:<12} {row.retention:<14} {row.bytes_per_token:>8} B {format_bytes(row.num_bytes):>11}"
         f" {row.perplexity:>10.4f} {row.perplexity_change:>+8.2%} {row.kl_mean:>9.6f} {row.kl_p99:>9.6f}"
-        f" {row.top1_agreement:>7.2%} {1e3 * row.tpot_s:>6.2f} ms {needle:>7}"
+        f" {row.top1_agreement:>7.2%} {decode:>9} {needle:>7}"
     )

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from math import exp
 from time import perf_counter
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.memory import resident_memory
+from kvist.cache.sequence import Sequence
 from kvist.engine.engine import Engine
 from kvist.engine.generation import Generation
 from kvist.engine.request import Request, SamplingParams
@@ -103,29 +105,26 @@ class LongText:
         assert spec.retention.kind == "sinks", spec.retention
         self._decoder, self._spec, self._token_ids, self._on_tokens = decoder, spec, token_ids, on_tokens
 
-    def segments(self, segment_tokens: int = SEGMENT_TOKENS, probes: int = PROBES) -> list[Segment]:
-        """Go through the text three times; return a segment for each ``segment_tokens`` of it."""
-        kept = self._spec.retention
-        streamed = self._losses(kept)
-        bare = self._losses(RetentionSpec("window", kept.num_kept + kept.num_sinks))
-        found = []
-        for first in range(0, len(streamed), segment_tokens):
-            last = min(first + segment_tokens, len(streamed))
-            starts = self._probe_starts(first, last, probes)
-            anew = [self._recomputed(start) for start in starts]
-            there = [streamed[start : start + len(losses)] for start, losses in zip(starts, anew, strict=True)]
-            found.append(
-                Segment(
+    def segments(self, segment_tokens: int = SEGMENT_TOKENS, probes: int = PROBES) -> Iterator[Segment]:
+        """Go through the text three ways; yield a segment for each ``segment_tokens`` of it, as soon as it is done."""
+        kept, num_losses = self._spec.retention, len(self._token_ids) - 1
+        bare = RetentionSpec("window", kept.num_kept + kept.num_sinks)
+        with self._walk(kept, self._token_ids) as stream, self._walk(bare, self._token_ids) as without_sinks:
+            for first in range(0, num_losses, segment_tokens):
+                last = min(first + segment_tokens, num_losses)
+                streamed = stream.losses(last)
+                starts = self._probe_starts(first, last, probes)
+                anew = [self._recomputed(start) for start in starts]
+                there = [streamed[start - first :][: len(losses)] for start, losses in zip(starts, anew, strict=True)]
+                yield Segment(
                     first,
                     last - first,
-                    perplexity(streamed[first:last]),
-                    perplexity(bare[first:last]),
+                    perplexity(streamed),
+                    perplexity(without_sinks.losses(last)),
                     sum(map(len, anew)),
                     perplexity(np.concatenate(there)) if there else None,
                     perplexity(np.concatenate(anew)) if anew else None,
                 )
-            )
-        return found
 
     def _probe_starts(self, first: int, last: int, probes: int) -> list[int]:
         """Positions of a segment, evenly spread, from which the stream has dropped something."""
@@ -133,34 +132,61 @@ class LongText:
         kept = self._spec.retention.num_kept + self._spec.retention.num_sinks
         return [start for start in spaced if start >= kept and start + PROBE_TOKENS <= last]
 
-    def _losses(self, retention: RetentionSpec) -> Losses:
-        """The loss at each token but the first, in nats; entry t is that of token t + 1."""
-        return np.concatenate([*self._pieces(retention, self._token_ids)])
-
     def _recomputed(self, start: int) -> Losses:
         """The losses of the tokens after ``start``, where what is kept there was computed from nothing."""
         kept, ids = self._spec.retention, self._token_ids
         window = ids[start - kept.num_kept + 1 : start + 1]
         text = [*ids[: kept.num_sinks], *window, *ids[start + 1 : start + 1 + PROBE_TOKENS]]
-        losses = np.concatenate([*self._pieces(kept, text)])
-        return losses[kept.num_sinks + kept.num_kept - 1 :]
+        with self._walk(kept, text) as walk:
+            walk.skip(kept.num_sinks + kept.num_kept - 1)
+            return walk.losses(len(text) - 1)
 
-    def _pieces(self, retention: RetentionSpec, token_ids: Many[int]) -> Iterator[Losses]:
-        cache = KvCache(
-            self._decoder.spec,
-            CacheSpec(self._spec.codec, self._spec.k, self._spec.v, retention=retention),
-            num_tokens=len(token_ids),
-            step_tokens=CHUNK_TOKENS,
-        )
-        sequence = cache.new_sequence(is_shared=False)
+    @contextmanager
+    def _walk(self, retention: RetentionSpec, token_ids: Many[int]) -> Iterator[_Walk]:
+        """Give a walk through ``token_ids`` from their first on."""
+        spec = replace(self._spec, retention=retention)
+        cache = KvCache(self._decoder.spec, spec, num_tokens=len(token_ids), step_tokens=CHUNK_TOKENS)
         with ThreadPoolExecutor(self._decoder.num_threads) as threads:
-            for start in range(0, len(token_ids), CHUNK_TOKENS):
-                piece = token_ids[start : start + CHUNK_TOKENS]
-                rows = self._decoder.forward([Part(sequence, piece, "all")], is_copied=False)
-                sequence.drop_unseen()
-                targets = token_ids[start + 1 : start + 1 + len(piece)]
-                yield np.array([*threads.map(_loss, rows, targets)])
-                self._on_tokens(len(piece))
+            sequence = cache.new_sequence(is_shared=False)
+            yield _Walk(self._decoder, sequence, token_ids, threads, self._on_tokens)
+
+
+class _Walk:
+    """A sequence on its way through ``token_ids``: how many entered it is where it stands."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        sequence: Sequence,
+        token_ids: Many[int],
+        threads: ThreadPoolExecutor,
+        on_tokens: Callable[[int], object],
+    ) -> None:
+        self._decoder, self._sequence, self._token_ids = decoder, sequence, token_ids
+        self._threads, self._on_tokens = threads, on_tokens
+        self._position = 0
+
+    def skip(self, until: int) -> None:
+        """Append the tokens before ``until``, whose losses nobody wants."""
+        for piece in self._pieces(until):
+            self._decoder.forward([Part(self._sequence, piece, "none")])
+
+    def losses(self, until: int) -> Losses:
+        """Append the tokens before ``until``; return the loss at each one's next, in nats."""
+        found = []
+        for piece in self._pieces(until):
+            rows = self._decoder.forward([Part(self._sequence, piece, "all")], is_copied=False)
+            targets = self._token_ids[self._position + 1 : self._position + 1 + len(piece)]
+            found.append(np.array([*self._threads.map(_loss, rows, targets)]))
+        return np.concatenate(found)
+
+    def _pieces(self, until: int) -> Iterator[Many[int]]:
+        while self._position < until:
+            piece = self._token_ids[self._position : min(self._position + CHUNK_TOKENS, until)]
+            yield piece
+            self._sequence.drop_unseen()
+            self._position += len(piece)
+            self._on_tokens(len(piece))
 
 
 def _loss(row: npt.NDArray[np.float32], token_id: int) -> float:
@@ -180,20 +206,19 @@ def generate_long(
     *,
     seed: int = 0,
     on_tokens: Callable[[int], object] = bool,
-) -> list[Mark]:
-    """Generate ``num_tokens`` through the engine, at temperature 1, and note what they take on the way."""
+) -> Iterator[Mark]:
+    """Generate ``num_tokens`` through the engine, at temperature 1; yield what they take, some times on the way."""
     length = len(prompt) + num_tokens
     cache = KvCache(decoder.spec, spec, num_tokens=length, step_tokens=decoder.step_tokens)
     engine = Engine(decoder, cache, spec, context_length=length)
     params = SamplingParams(max_tokens=num_tokens, temperature=1.0, seed=seed, ignore_eos=True)
     generation = Generation(engine, Request(tuple(prompt), params))
-    marks, started = [], perf_counter()
+    started = perf_counter()
     every = max(1, num_tokens // MARKS)
     for event in generation:
         done = event.index + 1
         on_tokens(1)
         if done % every == 0 and done < num_tokens:
             allocated = generation.result.kv.allocated_bytes
-            marks.append(Mark(done, allocated, resident_memory(), perf_counter() - started))
-    marks.append(Mark(num_tokens, generation.result.kv.allocated_bytes, resident_memory(), perf_counter() - started))
-    return marks
+            yield Mark(done, allocated, resident_memory(), perf_counter() - started)
+    yield Mark(num_tokens, generation.result.kv.allocated_bytes, resident_memory(), perf_counter() - started)

@@ -62,11 +62,12 @@ class Work:
         """Positions at which a token follows inside a window."""
         return sum(len(window) - 1 for window in self.windows)
 
-    def num_missing(self, spec: CacheSpec, state: EvalState) -> int:
-        """Tokens that have yet to enter the model for ``spec``."""
+    def num_missing(self, spec: CacheSpec, state: EvalState, num_threads: int | None) -> int:
+        """Tokens that have yet to enter the model for ``spec``; None threads: its decode times aren't wanted."""
         windows = sum(len(w) for number, w in enumerate(self.windows) if not state.has_window(spec, number))
         needles = sum(len(n.token_ids) for number, n in enumerate(self.needles) if not state.has_needle(spec, number))
-        return windows + needles + (0 if state.has_tpot(spec) else len(self.windows[0]))
+        is_timed = num_threads is None or state.tpot_s(spec, num_threads) is not None
+        return windows + needles + (0 if is_timed else len(self.windows[0]))
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,14 @@ class Models:
     speed: Decoder
 
     def identity(self, work: Work) -> str:
-        """Return a digest of all that every figure depends on: weights, settings, kernels, and the work."""
+        """Return a digest of all that every figure depends on: weights, settings, kernels, and the work.
+
+        Not the threads: times are kept by their number, and nothing else changes with them.
+        """
         digest = blake2b(digest_size=16)
         for decoder in (self.quality, self.speed):
             digest.update(decoder.weights.arena.data)
-            for part in (decoder.spec, decoder.decoder_spec, decoder.num_threads):
+            for part in (decoder.spec, decoder.decoder_spec):
                 digest.update(repr(part).encode())
         digest.update(repr((cache_key(), work)).encode())
         return digest.hexdigest()
@@ -149,22 +153,26 @@ def evaluate(
     work: Work,
     state: EvalState,
     *,
+    is_timed: bool = True,
     memory: int | None = None,
     on_tokens: Callable[[int], object] = bool,
 ) -> None:
     """Bring ``state`` to where it holds everything about each of ``specs``; ``on_tokens`` hears of tokens done.
 
-    Caches are made for as many at once as fit ``memory`` bytes (None: all), the reference's beside them.
+    Decode times only if ``is_timed``. Caches are made for as many at once as fit ``memory`` bytes (None: all), the
+    reference's beside them.
 
     Raises CapacityError where not even one fits.
     """
-    missing = [spec for spec in specs if work.num_missing(spec, state)]
+    timed_threads = models.speed.num_threads if is_timed else None
+    missing = [spec for spec in specs if work.num_missing(spec, state, timed_threads)]
     for group in _groups(models.quality, missing, work.context, memory):
         candidates = [Candidate(models.quality, spec, work.context) for spec in group]
         _compare_windows(models.quality, candidates, work, state, on_tokens)
         _look_for_needles(candidates, work, state, on_tokens)
         del candidates
-        _time_decode([Candidate(models.speed, spec, work.context) for spec in group], work, state, on_tokens)
+        if is_timed:
+            _time_decode(models.speed, group, work, state, on_tokens)
 
 
 def _groups(decoder: Decoder, specs: Many[CacheSpec], num_tokens: int, memory: int | None) -> list[list[CacheSpec]]:
@@ -248,9 +256,12 @@ def _needle_score(candidate: Candidate, needle: Needle) -> float:
         return needle.score(candidate.rows(sequence, needle.token_ids[-num_asked:]))
 
 
-def _time_decode(candidates: Many[Candidate], work: Work, state: EvalState, on_tokens: Callable[[int], object]) -> None:
+def _time_decode(
+    decoder: Decoder, specs: Many[CacheSpec], work: Work, state: EvalState, on_tokens: Callable[[int], object]
+) -> None:
     """Time the last tokens of the first window one by one, the candidates in turn: what disturbs one disturbs all."""
-    missing = [one for one in candidates if not state.has_tpot(one.spec)]
+    untimed = [spec for spec in specs if state.tpot_s(spec, decoder.num_threads) is None]
+    missing = [Candidate(decoder, spec, work.context) for spec in untimed]
     window = work.windows[0]
     steps = window[-min(WARMUP_STEPS + DECODE_STEPS, len(window) // 2) :]
     samples: list[list[float]] = [[] for _ in missing]
@@ -265,5 +276,5 @@ def _time_decode(candidates: Many[Candidate], work: Work, state: EvalState, on_t
                 one.rows(sequence, [token_id])
                 times.append(perf_counter() - started)
     for one, times in zip(missing, samples, strict=True):
-        state.put_tpot(one.spec, Timing(tuple(times[-DECODE_STEPS:])).median_s)
+        state.put_tpot(one.spec, decoder.num_threads, Timing(tuple(times[-DECODE_STEPS:])).median_s)
     state.save()

@@ -19,7 +19,7 @@ class Row:
 
     ``num_bytes`` are allocated for a sequence of the context's length. ``perplexity_change`` is relative to the
     reference's perplexity. ``kl_mean`` and ``kl_p99`` are in nats a token. ``needle`` is the share of the pass keys'
-    tokens found, over all depths; None where none was hidden.
+    tokens found, over all depths; None where none was hidden. ``tpot_s`` is None where no decode was timed.
     """
 
     spec: CacheSpec
@@ -30,7 +30,7 @@ class Row:
     kl_mean: float
     kl_p99: float
     top1_agreement: float
-    tpot_s: float
+    tpot_s: float | None
     needles: tuple[tuple[float, float], ...]
 
     @property
@@ -70,8 +70,8 @@ def reference_perplexity(work: Work, state: EvalState) -> float:
     return _perplexity(state.windows(None, len(work.windows)))
 
 
-def row(model: ModelSpec, spec: CacheSpec, work: Work, state: EvalState) -> Row:
-    """Return what a complete ``state`` says of ``spec``."""
+def row(model: ModelSpec, spec: CacheSpec, work: Work, state: EvalState, num_threads: int) -> Row:
+    """Return what a complete ``state`` says of ``spec``; its time is that on ``num_threads``."""
     windows = state.windows(spec, len(work.windows))
     divergences = [kl for window in windows for kl in window.kl]
     perplexity = _perplexity(windows)
@@ -84,7 +84,7 @@ def row(model: ModelSpec, spec: CacheSpec, work: Work, state: EvalState) -> Row:
         kl_mean=sum(divergences) / len(divergences),
         kl_p99=quantile(divergences, 0.99),
         top1_agreement=sum(window.num_same_top for window in windows) / len(divergences),
-        tpot_s=state.tpot_s(spec),
+        tpot_s=state.tpot_s(spec, num_threads),
         needles=tuple((needle.depth, state.needle(spec, number)) for number, needle in enumerate(work.needles)),
     )
 

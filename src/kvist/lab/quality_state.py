@@ -19,7 +19,7 @@ from kvist.errors import KvistError
 from kvist.lab.divergence import Comparison
 from kvist.spec.cache import CacheSpec
 
-_FORMAT = 1
+_FORMAT = 2
 _REFERENCE = "reference"
 
 
@@ -96,14 +96,16 @@ class EvalState:
     def needle(self, spec: CacheSpec, number: int) -> float:
         return float(self._of(spec)["needles"][str(number)])
 
-    def has_tpot(self, spec: CacheSpec) -> bool:
-        return "tpot_s" in self._of(spec)
+    def put_tpot(self, spec: CacheSpec, num_threads: int, tpot_s: float) -> None:
+        self._of(spec)["tpot_s"][str(num_threads)] = tpot_s
 
-    def put_tpot(self, spec: CacheSpec, tpot_s: float) -> None:
-        self._of(spec)["tpot_s"] = tpot_s
+    def tpot_s(self, spec: CacheSpec, num_threads: int) -> float | None:
+        """Return the decode time on so many threads, the only figure that depends on them; None before it is taken."""
+        found = self._of(spec)["tpot_s"].get(str(num_threads))
+        return None if found is None else float(found)
 
-    def tpot_s(self, spec: CacheSpec) -> float:
-        return float(self._of(spec)["tpot_s"])
+    def forget_tpot(self, spec: CacheSpec, num_threads: int) -> None:
+        self._of(spec)["tpot_s"].pop(str(num_threads), None)
 
     def save(self) -> None:
         """Write everything: into a new file, which then takes the old one's place."""
@@ -122,7 +124,7 @@ class EvalState:
 
     def _of(self, spec: CacheSpec | None) -> dict[str, Any]:
         name = _REFERENCE if spec is None else repr(spec)
-        found: dict[str, Any] = self._found["figures"].setdefault(name, {"windows": {}, "needles": {}})
+        found: dict[str, Any] = self._found["figures"].setdefault(name, {"windows": {}, "needles": {}, "tpot_s": {}})
         return found
 
 

@@ -195,7 +195,7 @@ def smaller_caches(files: ModelFiles, decoder: Decoder, effort: Effort, advance:
         "context": work.context,
         "compared_tokens": work.num_compared,
         "text_digest": work.digest,
-        "rows": [row(files.spec, spec, work, state).as_json() for spec in specs],
+        "rows": [row(files.spec, spec, work, state, decoder.num_threads).as_json() for spec in specs],
     }
 
 
