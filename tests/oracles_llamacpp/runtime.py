@@ -15,6 +15,7 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
+from oracles_llamacpp.exact_gelu import ExactGelu
 
 GGML_TYPE_F32 = 0
 NUM_THREADS = 1  # its threads wait by spinning, which on a busy machine takes longer than one alone
@@ -49,8 +50,8 @@ def _no_vocabulary() -> Any:
 
 
 @contextmanager
-def opened(path: Path, num_tokens: int, *, has_vocabulary: bool) -> Iterator[tuple[Any, Any]]:
-    """The model and a context for ``num_tokens`` tokens in one batch."""
+def opened(path: Path, num_tokens: int, *, has_vocabulary: bool, callback: Any = None) -> Iterator[tuple[Any, Any]]:
+    """The model and a context for ``num_tokens`` tokens in one batch; ``callback`` sees each result."""
     _started()
     _LOG.clear()
     params = llama_cpp.llama_model_default_params()
@@ -64,6 +65,8 @@ def opened(path: Path, num_tokens: int, *, has_vocabulary: bool) -> Iterator[tup
     settings.n_threads = settings.n_threads_batch = NUM_THREADS
     settings.type_k = settings.type_v = GGML_TYPE_F32
     settings.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    if callback is not None:
+        settings.cb_eval = callback
     context = llama_cpp.llama_init_from_model(model, settings)
     assert context, f"llama.cpp makes no context for {path}: {last_lines()}"
     yield model, context
@@ -71,10 +74,11 @@ def opened(path: Path, num_tokens: int, *, has_vocabulary: bool) -> Iterator[tup
     llama_cpp.llama_model_free(model)
 
 
-def logits(path: Path, token_ids: Sequence[int], *, has_vocabulary: bool = False) -> Array:
-    """Logits of every position.  # f32 [T, V]"""
-    count = len(token_ids)
-    with opened(path, count, has_vocabulary=has_vocabulary) as (model, context):
+def logits(path: Path, token_ids: Sequence[int], *, has_vocabulary: bool = False, gelu: str | None = None) -> Array:
+    """Logits of every position, with GELU in the form ``gelu`` exactly, or as llama.cpp has it.  # f32 [T, V]"""
+    count, exact = len(token_ids), None if gelu is None else ExactGelu(gelu)
+    callback = None if exact is None else exact.callback
+    with opened(path, count, has_vocabulary=has_vocabulary, callback=callback) as (model, context):
         batch = llama_cpp.llama_batch_init(count, 0, 1)
         batch.n_tokens = count
         for at, token_id in enumerate(token_ids):
@@ -85,6 +89,7 @@ def logits(path: Path, token_ids: Sequence[int], *, has_vocabulary: bool = False
         num_logits = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         found = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), shape=(count, num_logits)).copy()
         llama_cpp.llama_batch_free(batch)
+    assert exact is None or exact.count > 0, f"no GELU in {path}"
     return found
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tiny.models import CONTEXT, Config, TinyModel
 from tiny.stream import Stream
 
@@ -160,11 +162,14 @@ ARCHITECTURES = {
     "qwen2_moe": "qwen2moe",
     "gpt_oss": "gpt-oss",
     "olmoe": "olmoe",
+    "granitemoe": "granitemoe",
 }
 
 
 def as_converted(config: Config, found: dict[str, Any]) -> dict[str, Any]:
-    """Return gpt-oss's tensors as llama.cpp's converter names, turns and divides them; others as they are."""
+    """Return gpt-oss's and granite's tensors as llama.cpp's converter names, turns and divides them; others as is."""
+    if config["model_type"] == "granitemoe":
+        return with_gates_apart(found)
     if config["model_type"] != "gpt_oss":
         return found
     converted = {}
@@ -180,6 +185,19 @@ def as_converted(config: Config, found: dict[str, Any]) -> dict[str, Any]:
             turned = array if ending == ".bias" else array.swapaxes(1, 2)
             at = name[: name.index("gate_up_proj")]
             converted |= {at + "gate_proj" + ending: turned[:, ::2], at + "up_proj" + ending: turned[:, 1::2]}
+        else:
+            converted[name] = array
+    return converted
+
+
+def with_gates_apart(found: dict[str, Any]) -> dict[str, Any]:
+    """Granite's gate and up, which it has in one tensor, as two."""
+    converted = {}
+    for name, array in found.items():
+        at, _, after = name.partition("block_sparse_moe.input_linear")
+        if after:
+            gate, up = np.split(array, 2, axis=1)
+            converted |= {at + "mlp.experts.gate_proj" + after: gate, at + "mlp.experts.up_proj" + after: up}
         else:
             converted[name] = array
     return converted
@@ -204,5 +222,10 @@ def add_expert_metadata(writer: Any, config: Config) -> None:
     if config["model_type"] == "gpt_oss":
         writer.add_expert_feed_forward_length(config["intermediate_size"])
         writer.add_sliding_window(config["sliding_window"])
+    if config["model_type"] == "granitemoe":
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])

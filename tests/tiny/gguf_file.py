@@ -38,7 +38,8 @@ def write_gguf(model: TinyModel, path: Path, weight_type: str = "f32") -> dict[s
     writer = gguf.GGUFWriter(path, architecture)
     write_metadata(writer, model.config)
     num_layers = model.config.get("num_hidden_layers", model.config.get("n_layer"))
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper().replace("-", "_")], num_layers)
+    kind_of_model = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(kind_of_model, num_layers)
     found, stacks = {}, Stacks(model.config)
     for name, array in as_converted(model.config, tensors(model)).items():
         turned = as_gguf(model, name, array)
@@ -101,7 +102,7 @@ def as_huggingface(model: TinyModel, name: str, array: Array) -> Array:
 
 def num_paired_heads(model: TinyModel, name: str) -> int:
     """Return the heads of a tensor whose rows are turned to pairs; 0 for others."""
-    if _ARCHITECTURES[model.family] != "llama" or not ("q_proj." in name or "k_proj." in name):
+    if _ARCHITECTURES[model.family] not in ("llama", "granitemoe") or not ("q_proj." in name or "k_proj." in name):
         return 0
     return int(model.config["num_attention_heads" if "q_proj." in name else "num_key_value_heads"])
 

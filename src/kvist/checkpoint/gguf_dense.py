@@ -1,4 +1,4 @@
-"""GGUF's architectures of the dense families beyond llama's kin, as rows of ``gguf_config``'s table.
+"""GGUF's architectures of the families beyond llama's kin, granite's experts too, as rows of ``gguf_config``'s table.
 
 What a file doesn't say is as llama.cpp has it: Gemma's scale of scores by the number of layers, SmolLM3's every fourth
 layer without rotation.
@@ -11,6 +11,7 @@ from typing import Any
 
 from kvist.checkpoint.gguf_architecture import LLAMA_KEYS, Architecture, Tensors
 from kvist.checkpoint.gguf_keys import Keys, Real, Whole
+from kvist.errors import UnsupportedError
 
 _GEMMA2_LARGE, _GEMMA3_LARGE = 46, 62
 """Layers of the models (27B) whose scores are scaled by width / heads, not by the head's width."""
@@ -110,6 +111,12 @@ def _granite(keys: Keys, _tensors: Tensors) -> dict[str, object]:
     }
 
 
+def _granitemoe(keys: Keys, tensors: Tensors) -> dict[str, object]:
+    if keys.whole("expert_shared_feed_forward_length", minimum=0):
+        raise UnsupportedError("a granitemoe with an expert that every token uses isn't supported; supported: without")
+    return _granite(keys, tensors)
+
+
 def _olmo(keys: Keys, _tensors: Tensors) -> dict[str, object]:
     return _present({"clip_qkv": keys.real("attention.clamp_kqv", may_be_zero=True) or None})
 
@@ -117,6 +124,11 @@ def _olmo(keys: Keys, _tensors: Tensors) -> dict[str, object]:
 _GEMMA: dict[str, Any] = {"has_window": False, "biases": {"attention_bias": "blk.0.attn_q.bias"}}
 _BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
 _SILU = {"hidden_act": "silu"}
+_GRANITEMOE_KEYS: dict[str, Whole | Real] = {
+    **LLAMA_KEYS,
+    "num_local_experts": Whole("expert_count"),
+    "num_experts_per_tok": Whole("expert_used_count"),
+}
 
 DENSE: dict[str, Architecture] = {
     "gemma": Architecture("gemma", LLAMA_KEYS, {"hidden_act": "gelu_pytorch_tanh"}, **_GEMMA),
@@ -146,5 +158,6 @@ DENSE: dict[str, Architecture] = {
     "olmo": Architecture("olmo", _keys(), _SILU, _BIASES, has_window=False, more=_olmo),
     "olmo2": Architecture("olmo2", LLAMA_KEYS, _SILU, _BIASES, has_window=False),
     "granite": Architecture("granite", LLAMA_KEYS, _SILU, _BIASES, has_window=False, more=_granite),
+    "granitemoe": Architecture("granitemoe", _GRANITEMOE_KEYS, _SILU, _BIASES, has_window=False, more=_granitemoe),
     "smollm3": Architecture("smollm3", LLAMA_KEYS, _SILU | {"no_rope_layer_interval": 4}, _BIASES, has_window=False),
 }
