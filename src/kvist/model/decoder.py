@@ -18,10 +18,9 @@ from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
 from kvist.checkpoint.files import Checkpoint, check_supported
 from kvist.errors import NumericsError, RequestError
-from kvist.kernels import target
+from kvist.kernels import tally, target
 from kvist.kernels.arena import new_arena
 from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, SPANS, STATUS, line_and_row
-from kvist.kernels.tally import unit_rows
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
 from kvist.model.heads import num_shared
@@ -30,6 +29,7 @@ from kvist.model.layers import ModelWeights, load_weights
 from kvist.model.program import Kernels, Program
 from kvist.model.table import Part, lower
 from kvist.model.tallying import Tallying, tallied
+from kvist.model.tiles import least_tiles, unit_rows
 from kvist.model.watching import read_keys, read_query, softmax_weights
 from kvist.model.writer import SPLIT_ROWS, Writer
 from kvist.spec.config import model_spec_from_config
@@ -98,6 +98,8 @@ class Decoder:
         self.num_threads = num_threads
         self.step_tokens = step_tokens
         self.num_forward_tokens = 0
+        self._unit_rows = unit_rows(model.layers[0])
+        self._least_tiles = least_tiles(model.layers[0], num_threads)
         self._team = Team(num_threads)
         self._kernels = Kernels()
         self._workspaces: weakref.WeakKeyDictionary[KvCache, _Workspace] = weakref.WeakKeyDictionary()
@@ -195,9 +197,9 @@ class Decoder:
         return space
 
     @property
-    def _unit_rows(self) -> int:
+    def _tally_rows(self) -> int:
         """Rows of a piece whose attention is tallied."""
-        return min(unit_rows(num_shared(layer)) for layer in self.spec.layers)
+        return min(tally.unit_rows(num_shared(layer)) for layer in self.spec.layers)
 
     def _check(self, part: Part) -> None:
         end = part.sequence.num_tokens + len(part.token_ids)
@@ -217,12 +219,14 @@ class Decoder:
             split_rows=SPLIT_ROWS,
             split_chunks=SPLIT_CHUNKS * self.num_threads,
             row_chunks=ROW_CHUNKS * self.num_threads,
+            unit_rows=self._unit_rows,
+            least_tiles=self._least_tiles,
         )
         assert lowered.num_rows <= self.step_tokens, (lowered.num_rows, self.step_tokens)
         assert lowered.table[SPANS] <= space.num_spans, (lowered.table[SPANS], space.num_spans)
         space.make_room(lowered.num_outputs)
         lowered.table[SCRATCH], lowered.table[SCRATCH_STRIDE] = space.scratch, space.scratch_bytes
-        tallying = Tallying(lowered.table, tallied(parts), num_threads=self.num_threads, unit_rows=self._unit_rows)
+        tallying = Tallying(lowered.table, tallied(parts), num_threads=self.num_threads, unit_rows=self._tally_rows)
         program = space.programs[lowered.num_rows < FEW_ROWS, tallying.num_units > 0]
         control = program.control(
             num_rows=lowered.num_rows,

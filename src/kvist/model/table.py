@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,8 @@ from kvist.kernels.layout import (
     TOKENS,
     WINDOWS,
 )
-from kvist.model.sharing import Spans, divided, first_seen, may_share, runs
+from kvist.model.sharing import first_seen, may_share
+from kvist.model.tiles import Tile, Tiling, tiles_of
 from kvist.spec.cache import BLOCK_TOKENS
 from kvist.spec.retention import RetentionSpec
 
@@ -73,18 +74,27 @@ class Pass:
 
 
 def lower(
-    parts: Many[Part], *, tile_rows: int, split_rows: int, split_chunks: int, row_chunks: int = EVERYTHING
+    parts: Many[Part],
+    *,
+    tile_rows: int,
+    split_rows: int,
+    split_chunks: int,
+    row_chunks: int = EVERYTHING,
+    unit_rows: int = 1,
+    least_tiles: int = 1,
 ) -> Pass:
     """Lower parts whose sequences have grown by their tokens already.
 
     ``tile_rows``: rows of an attention tile. Spans are attended apart in passes of at most ``split_rows`` rows, in
-    about ``split_chunks`` chunks for each KV head. Rows that are worked on one by one
-    are so in about ``row_chunks`` chunks.
+    about ``split_chunks`` chunks for each KV head; in others a sequence's rows are divided into a multiple of
+    ``least_tiles`` tiles, if there are enough units of ``unit_rows``. Rows that are worked on one by one are so in
+    about ``row_chunks`` chunks.
     """
     rows = _Rows(parts)
     num_rows, num_groups = len(rows.tokens), len(parts[0].sequence.tables)
     is_apart = num_rows <= split_rows
-    tiles = _tiles_of(rows, parts, tile_rows, 1 if is_apart else split_chunks)
+    tiling = Tiling(tile_rows, unit_rows, 1 if is_apart else least_tiles)
+    tiles = tiles_of(rows.pieces, _alone(rows, parts), rows.slots, tiling, 1 if is_apart else split_chunks)
     num_spans, num_units = _num_spans(rows, parts) if is_apart else (0, 0)
     step = max(1, num_units * len(tiles) // split_chunks) if num_spans else EVERYTHING
     num_parts = max(1, -(-num_units // step))
@@ -184,39 +194,13 @@ class _Rows:
                 self.capped += [min(at, sinks + window - 1) for at in positions] if sinks else positions
 
 
-class Tile(NamedTuple):
-    """Rows that attention takes together; of a sequence each, where they share spans in some layer group."""
-
-    row: int
-    num_rows: int
-    shared: tuple[Spans, ...] = ()
-
-    @property
-    def is_mixed(self) -> bool:
-        return bool(self.shared)
-
-
-def _tiles_of(rows: _Rows, parts: Many[Part], tile_rows: int, least_tiles: int) -> list[Tile]:
-    """Divide the rows into tiles; those that share are divided into ``least_tiles`` at least, if they can be."""
-    tiles = [
-        Tile(first, min(tile_rows, row + count - first))
-        for row, count in rows.pieces
-        for first in range(row, row + count, tile_rows)
-    ]
-    alone = [
+def _alone(rows: _Rows, parts: Many[Part]) -> list[tuple[int, Sequence]]:
+    """(row, sequence) of parts of one row that may share a span with others."""
+    return [
         (row, part.sequence)
         for (row, count), part in zip(rows.parts, parts, strict=True)
         if count == 1 and rows.slots[row] >= SPAN_TOKENS - 1 and may_share(part.sequence)
     ]
-    if len(alone) < 2:
-        return tiles
-    mixed = [run for run in runs(alone) if run.num_rows > 1]
-    members = {row for run in mixed for row in range(run.row, run.row + run.num_rows)}
-    tiles = [tile for tile in tiles if tile.row not in members]
-    for run in mixed:
-        for piece in divided(run, tile_rows, least_tiles):
-            tiles.append(Tile(piece.row, piece.num_rows, piece.shared if piece.num_rows > 1 else ()))
-    return tiles
 
 
 def _num_spans(rows: _Rows, parts: Many[Part]) -> tuple[int, int]:
