@@ -44,6 +44,7 @@ class TimedDecoder(FakeDecoder):
     def __init__(self, clock: Clock, **more: Any) -> None:
         super().__init__(fake_spec(CONTEXT), **more)
         self.clock = clock
+        self.decode_read_s = 4 * READ_S
         self.passes: list[list[int]] = []  # rows of each part
 
     def forward(self, parts: Values[Part], *, is_copied: bool = True) -> np.ndarray:
@@ -52,7 +53,7 @@ class TimedDecoder(FakeDecoder):
         for part in parts:
             count, end = len(part.token_ids), part.sequence.num_tokens
             reads = count * (end - count) + count * (count + 1) / 2
-            self.clock.now_s += ROW_S * count + (4 if count == 1 else 1) * READ_S * reads
+            self.clock.now_s += ROW_S * count + (self.decode_read_s if count == 1 else READ_S) * reads
         self.clock.now_s += STEP_S
         return rows
 
@@ -100,6 +101,28 @@ def test_a_long_prompt_stretches_nobodys_gap_too_far() -> None:
     gaps = [b - a for times in moments.values() for a, b in pairwise(times) if b > came_s]
     assert max(gaps) <= 4 * before, (max(gaps), before)
     assert took_s <= alone_s / 0.6, (took_s, alone_s)
+
+
+def test_that_users_have_read_more_since_a_prompt_came_is_no_reason_to_wait_longer() -> None:
+    """What they wait for by themselves doubles meanwhile."""
+    engine, decoder, clock = timed_engine()
+    decoder.decode_read_s = 20 * READ_S
+    for number in range(8):
+        engine.add(request(number, 100, 900))
+    for _ in range(60):
+        engine.step()
+    before_s, gaps = clock.now_s, []
+    engine.step()
+    calm_s = clock.now_s - before_s
+    long = engine.add(request(99, 6000, 1))
+    while not long.is_finished:
+        before_s = clock.now_s
+        engine.step()
+        gaps.append(clock.now_s - before_s)
+    assert max(gaps) <= 4 * calm_s, (max(gaps), calm_s)
+    before_s = clock.now_s
+    engine.step()
+    assert clock.now_s - before_s > 1.7 * calm_s
 
 
 def test_without_users_a_prompt_takes_whole_steps() -> None:

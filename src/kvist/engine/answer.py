@@ -84,7 +84,7 @@ class Answer:
         self.sequence: Sequence | None = None
         self.swapped: Swapped | None = None
         self.followers: tuple[Answer, ...] = ()
-        self.arrival = self.admission = self.arrival_step = self.num_recorded = 0
+        self.arrival = self.admission = self.arrival_step = self.admission_step = self.num_recorded = 0
         self.finish_reason: FinishReason | None = None
         self.error: KvistError | None = None
         self.miss: Miss | None = None

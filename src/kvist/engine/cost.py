@@ -16,13 +16,15 @@ import numpy.typing as npt
 
 Coefficients = npt.NDArray[np.float64]
 
-DRIFT = 0.02
+DRIFT = 0.004
 """How much of the most doubt is added with each step."""
-FADING = 0.003
-"""How much of what decodes took while nobody else was there gives way with each step in which somebody is."""
-FLOORS = np.array((1e-3, 1e-4, 3e-7, 1e-7, 1e-4, 3e-7))
+BESIDE = 0.01
+"""The share of that for what decodes take, in a step in which a prompt is, too: it can't be told apart there."""
+NUM_DECODE = 4
+"""The first coefficients are of what decodes take; the rest of what prompts take besides."""
+FLOORS = np.array((1e-3, 1e-4, 3e-7, 1e-4, 1e-4, 1e-7, 3e-7))
 """Seconds by which each coefficient is in doubt at least, however small it was guessed."""
-NOISE = 0.05
+NOISE = 0.08
 """A step's own scatter, as a share of its time."""
 CLOSE, LOOK_EVERY = 0.05, 8
 """Decodes predicted that well teach little, and looking takes time: only each so many-th is looked at."""
@@ -32,52 +34,55 @@ LEAST_SHARE = 0.05
 
 
 class Load(NamedTuple):
-    """What is in a step: rows, tokens that decoding rows read and that a prompt's rows read, and rows of logits.
+    """What is in a step: rows of decodes, tokens that they read, rows of logits; and of prompts.
 
     ``past_reads`` are the tokens before a prompt's rows, once for all of these: few rows cost more each.
     """
 
     rows: int = 0
     decode_reads: int = 0
-    prefill_reads: int = 0
     outputs: int = 0
+    prompt_rows: int = 0
+    prompt_reads: int = 0
     past_reads: int = 0
 
     def plus(self, other: Load) -> Load:
         return Load(
             self.rows + other.rows,
             self.decode_reads + other.decode_reads,
-            self.prefill_reads + other.prefill_reads,
             self.outputs + other.outputs,
+            self.prompt_rows + other.prompt_rows,
+            self.prompt_reads + other.prompt_reads,
             self.past_reads + other.past_reads,
         )
 
 
 def prefill_load(position: int, count: int, num_outputs: int) -> Load:
     """The load of ``count`` rows in a row, of which the first sees ``position`` tokens before it."""
-    return Load(count, 0, count * position + count * (count + 1) // 2, num_outputs, position)
+    return Load(0, 0, num_outputs, count, count * position + count * (count + 1) // 2, position)
 
 
 def decode_load(num_rows: int, num_before: int) -> Load:
     """The load of rows of as many answers that see ``num_before`` tokens before them in all."""
-    return Load(num_rows, num_rows + num_before, 0, num_rows)
+    return Load(num_rows, num_rows + num_before, num_rows)
 
 
 class CostModel:
-    """Seconds = constant + row x rows + ... ; ``guess`` are the six coefficients to begin with."""
+    """Seconds = constant + row x rows + ... ; ``guess`` are the seven coefficients to begin with."""
 
-    def __init__(self, guess: tuple[float, float, float, float, float, float]) -> None:
+    def __init__(self, guess: tuple[float, ...]) -> None:
         self._guess = np.array(guess)
         self._least = LEAST_SHARE * self._guess
         self._take(self._guess.copy())
-        self._alone: Coefficients | None = None
         self._doubt = np.diag(self._most_doubt())
         self.num_seen = 0
 
     def _take(self, coefficients: Coefficients) -> None:
         self._now = coefficients
         numbers: list[float] = coefficients.tolist()
-        self._step_s, self._row_s, self._decode_s, self._prefill_s, self._output_s, self._past_s = numbers
+        self._step_s, self._row_s, self._decode_s, self._output_s, self._prompt_s, self._prefill_s, self._past_s = (
+            numbers
+        )
 
     def _most_doubt(self) -> Coefficients:
         """The square of how far each coefficient may be off."""
@@ -86,8 +91,8 @@ class CostModel:
 
     @property
     def coefficients(self) -> tuple[float, ...]:
-        """Seconds a step, a row, a token read in a decode, one read in a prefill, a row of logits, one of a past."""
-        return (self._step_s, self._row_s, self._decode_s, self._prefill_s, self._output_s, self._past_s)
+        """Seconds a step, a row, a token read in a decode, a row of logits; a row of prompts, a token read, a past."""
+        return tuple(self._now.tolist())
 
     def predict(self, load: Load) -> float:
         """Seconds that a step of this load takes."""
@@ -95,28 +100,24 @@ class CostModel:
             self._step_s
             + self._row_s * load.rows
             + self._decode_s * load.decode_reads
-            + self._prefill_s * load.prefill_reads
             + self._output_s * load.outputs
+            + self._prompt_s * load.prompt_rows
+            + self._prefill_s * load.prompt_reads
             + self._past_s * load.past_reads
         )
-
-    def predict_decodes(self, load: Load) -> float:
-        """Seconds that a step of these decodes would take if nobody else were there.
-
-        By what was known when they last were alone: beside a long prompt all that is read grows together, and a part of
-        what the prompt takes would be thought to be theirs.
-        """
-        return self.predict(load) if self._alone is None else float(self._alone @ np.array((1.0, *load)))
 
     def observe(self, load: Load, seconds: float) -> None:
         """Learn from a step that took ``seconds``; of decodes that took what they were thought to, from few."""
         self.num_seen += 1
-        is_known = not load.prefill_reads and abs(seconds - self.predict(load)) < CLOSE * seconds
+        is_known = not load.prompt_rows and abs(seconds - self.predict(load)) < CLOSE * seconds
         if is_known and self.num_seen % LOOK_EVERY:
             return
         x = np.array((1.0, *load))
         most = self._most_doubt()
-        doubt = self._doubt + np.diag(DRIFT * most)
+        drift = DRIFT * most
+        if load.prompt_rows:
+            drift[:NUM_DECODE] *= BESIDE
+        doubt = self._doubt + np.diag(drift)
         excess = np.sqrt(np.minimum(1.0, most / doubt.diagonal()))
         doubt *= excess[:, None] * excess[None, :]
         gain = doubt @ x
@@ -127,10 +128,6 @@ class CostModel:
         gain /= variance
         self._doubt = doubt - np.outer(gain, x @ doubt)
         self._take(np.maximum(self._now + gain * surprise, self._least))
-        if not load.prefill_reads:
-            self._alone = self._now
-        elif self._alone is not None:
-            self._alone = self._alone + FADING * (self._now - self._alone)
 
     def rows_within(self, load: Load, seconds: float, position: int, most: int) -> int:
         """The most rows of a prompt, from ``position`` on, that can join ``load`` in ``seconds`` in all.
@@ -160,15 +157,12 @@ class CostModel:
         return low
 
 
-def first_guess(
-    weights_bytes: int, kv_token_bytes: int, logits_bytes: int
-) -> tuple[float, float, float, float, float, float]:
+def first_guess(weights_bytes: int, kv_token_bytes: int, logits_bytes: int) -> tuple[float, ...]:
     """Coefficients for a model before anything is measured, on a machine of 20 GB/s and a few hundred GOP/s.
 
     A pass reads the weights; a row multiplies with each of them; a decode reads keys and values from memory, a
     prefill's rows share what they read.
     """
-    step_s = weights_bytes / 3e10 + 2e-4
-    read_s = kv_token_bytes / 1.5e10 + 1e-9
-    return (step_s, weights_bytes / 4e11 + 1e-5, read_s, kv_token_bytes / 6e10 + 1e-9, logits_bytes / 4e9 + 1e-5,
-            read_s)  # fmt: skip
+    row_s, read_s = weights_bytes / 4e11 + 1e-5, kv_token_bytes / 1.5e10 + 1e-9
+    decodes = (weights_bytes / 3e10 + 2e-4, row_s, read_s, logits_bytes / 4e9 + 1e-5)
+    return (*decodes, row_s, kv_token_bytes / 6e10 + 1e-9, read_s)

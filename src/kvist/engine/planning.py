@@ -24,7 +24,7 @@ from kvist.spec.cache import BLOCK_TOKENS
 class Settings:
     """How steps are made.
 
-    ``stretch``: a step with users that decode may take this many times as long as their rows alone would.
+    ``stretch``: a step with users that decode may take this many times as long as one took before a prompt came.
     ``least_rows`` of the oldest prompt are computed in each step whatever that takes, so that it ends.
     ``max_running`` answers hold blocks at most; None: as many as a pass has rows.
     """
@@ -49,11 +49,12 @@ class Planning:
         settings: Settings,
         *,
         step_tokens: int,
+        step: int,
         running: Iterable[Answer],
         waiting: Iterable[Answer],
     ) -> None:
         self._cost, self._policy, self._settings = cost, policy, settings
-        self._prospects = prospects
+        self._prospects, self._step = prospects, step
         self._running = list(running)
         self._waiting = waiting
         self._room = Room(cache)
@@ -71,11 +72,11 @@ class Planning:
         """Return the plan; called once."""
         self._keep_running()
         decoding = [answer for answer in self._rows if answer.is_decoding]
+        prompts = [answer for answer in self._rows if not answer.is_decoding] if len(decoding) < len(self._rows) else []
         if decoding:
             self._load = decode_load(len(decoding), sum(answer.num_held for answer in decoding))
-            self._limit_s = self._settings.stretch * self._cost.predict_decodes(self._load)
+            self._limit_s = self._settings.stretch * self._cost.predict(self._calm_load(decoding, prompts))
         self._draft([answer for answer in decoding if answer.drafter is not None], len(decoding))
-        prompts = [answer for answer in self._rows if not answer.is_decoding] if len(decoding) < len(self._rows) else []
         for number, answer in enumerate(prompts):
             self._prefill(answer, answer.num_held, is_oldest=number == 0)
         if not self._preempted:
@@ -117,6 +118,15 @@ class Planning:
         self._room.release(victim.held)
         self._preempted.append(victim)
 
+    def _calm_load(self, decoding: list[Answer], prompts: list[Answer]) -> Load:
+        """What those who decode had to compute when the oldest of ``prompts`` came: what they are used to wait for.
+
+        They have had a token in each step since; that they read more by now is no reason to let them wait longer.
+        """
+        num_steps = self._step - prompts[0].admission_step if prompts else 0
+        num_before = sum(max(answer.num_prompt, answer.num_held - num_steps) for answer in decoding)
+        return decode_load(len(decoding), num_before)
+
     # ---- drafts ----------------------------------------------------------------------------------------------------
 
     def _draft(self, asking: list[Answer], num_decoding: int) -> None:
@@ -129,7 +139,7 @@ class Planning:
             if not draft.token_ids:
                 continue
             step_s = self._cost.predict(self._load)
-            row_s = self._cost.predict(self._load.plus(Load(1, answer.num_held, 0, 1))) - step_s
+            row_s = self._cost.predict(self._load.plus(Load(1, answer.num_held, 1))) - step_s
             draft = answer.drafter.cut(draft, step_s / num_decoding, row_s)
             length = len(draft.token_ids)
             while length and not self._room.fits(answer.held, 1 + length):
@@ -139,7 +149,7 @@ class Planning:
                 self._drafts[answer] = draft._replace(token_ids=draft.token_ids[:length])
                 self._rows_left -= length
                 reads = length * (answer.num_held + 1) + length * (length + 1) // 2
-                self._load = self._load.plus(Load(length, reads, 0, length))
+                self._load = self._load.plus(Load(length, reads, length))
 
     # ---- prompts ---------------------------------------------------------------------------------------------------
 

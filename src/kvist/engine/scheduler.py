@@ -67,6 +67,7 @@ class Scheduler:
             self._policy,
             self._settings,
             step_tokens=self._step_tokens,
+            step=self.num_steps,
             running=self.running,
             waiting=self._in_order(),
         )
@@ -127,7 +128,7 @@ class Scheduler:
         swapped.sequence.plan(answer.context)
 
     def _run(self, answer: Answer) -> None:
-        answer.admission = self._num_admitted
+        answer.admission, answer.admission_step = self._num_admitted, self.num_steps
         self._num_admitted += 1
         self.running.append(answer)
 
