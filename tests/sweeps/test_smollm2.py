@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kvist import LLM, CacheSpec, Request, SamplingParams
+from kvist.engine.planning import Settings
 from kvist.engine.running import run_all
 from kvist.spec.retention import parse_retention
 
@@ -68,9 +69,9 @@ def test_many_in_a_pool_for_two(preemption: Literal["recompute", "swap"]) -> Non
             for number in range(24)
         ]
         alone = [run_all(llm.engine, [replace(one, is_cached=False)], show=False)[0] for one in requests]
-    budget = 2 * one_bytes
+    more: dict[str, Any] = {"kv_budget": 2 * one_bytes, "settings": Settings(stretch=1e9)}  # however long steps take
     for threads in (1, 2):
-        with LLM("smollm2-135m", threads=threads, context=length, kv_budget=budget, preemption=preemption) as llm:
+        with LLM("smollm2-135m", threads=threads, context=length, preemption=preemption, **more) as llm:
             found = run_all(llm.engine, requests, show=False)
             assert llm.stats().num_preemptions > 10
             for one, expected in zip(found, alone, strict=True):
