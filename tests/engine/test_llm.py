@@ -41,6 +41,12 @@ def test_stream_then_result() -> None:
         assert stream.result.token_ids == model.generate("Hello", SHORT).token_ids
 
 
+def test_a_stream_that_only_the_loop_holds_gives_all_its_tokens() -> None:
+    with LLM("any") as model:
+        tokens = tuple(event.token_id for event in model.stream("Hello", SHORT))
+        assert tokens == model.generate("Hello", SHORT).token_ids != ()
+
+
 def test_chat_is_the_template_then_generate() -> None:
     messages = [{"role": "user", "content": "Hello"}]
     with LLM("any") as model:

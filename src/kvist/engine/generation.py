@@ -34,7 +34,10 @@ class Generation:
         return self._ticket.id
 
     def __iter__(self) -> Iterator[TokenEvent]:
-        return self._events
+        return self  # not the events: a loop over a stream that nobody else holds would let go of it at once
+
+    def __next__(self) -> TokenEvent:
+        return next(self._events)
 
     def close(self) -> None:
         """End the answer here; its blocks are given back."""
