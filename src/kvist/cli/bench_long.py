@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvist.lab.bench_long import Mark, Segment
 
 _CHARACTERS_A_TOKEN = 8
-_QUICK = {"tokens": 3_000, "segment": 1_000, "generate": 1_000}
+_QUICK = {"tokens": 3_000, "segment": 1_000, "probes": 4, "generate": 1_000}
 _QUICK_RETENTION = "sinks:4+252"
 _SEGMENTS = (
     "Perplexity",
@@ -74,6 +74,7 @@ def bench_long(
     run = BenchRun("long", is_quick=is_quick, is_json=is_json)
     num_tokens = tokens or (_QUICK["tokens"] if is_quick else lab.DEFAULT_TOKENS)
     per_line = segment or (_QUICK["segment"] if is_quick else lab.SEGMENT_TOKENS)
+    num_probes = probes or (_QUICK["probes"] if is_quick else lab.PROBES)
     num_generated = (_QUICK["generate"] if is_quick else num_tokens) if generate is None else generate
     kept = _sinks(retention or (_QUICK_RETENTION if is_quick else lab.DEFAULT_RETENTION))
     spec, threads = replace(engine.cache, retention=kept), engine.threads or usable_cores().num_usable
@@ -84,7 +85,7 @@ def bench_long(
             run.begin(what, model=files.name, threads=threads, cache=spec, weight_types=decoder.weight_types)
             with progress_bar("text", None) as advance:
                 walk = lab.LongText(decoder, spec, token_ids, advance)
-                segments = _shown(run.out, _SEGMENTS, _segment_line, walk.segments(per_line, probes or lab.PROBES))
+                segments = _shown(run.out, _SEGMENTS, _segment_line, walk.segments(per_line, num_probes))
             with progress_bar("answer", num_generated) as advance:
                 prompt = token_ids[: kept.num_sinks + kept.num_kept]
                 found = lab.generate_long(decoder, spec, prompt, num_generated, on_tokens=advance)
