@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def test_a_damaged_weight_is_an_error(case_name: str, name: str, number: float, 
             decoder.forward([Part(sequence, token_ids)])
         assert "\n" not in str(error.value)
         assert "damaged" in str(error.value)
+        if kept := re.search(r"\.(\d+)\.(self_attn\.[kv]_proj|attn\.c_attn)", name):  # what makes keys and values
+            assert re.search(rf"in layer {kept[1]}, for the token at position \d+;", str(error.value))
         sequence.release()
         cache.check()
     decoder.close()
