@@ -14,7 +14,7 @@ from kvist.cache.kv_cache import KvCache
 from kvist.engine.engine import Engine
 from kvist.engine.request import Request, SamplingParams
 from kvist.engine.result import Result
-from kvist.engine.speculation import LONGEST, NO_DRAFT, PROBE_EVERY, Draft, Drafter
+from kvist.engine.speculation import LONGEST, NO_DRAFT, PROBE_EVERY, RESUME_WITHIN, Draft, Drafter
 from kvist.spec.cache import CacheSpec
 
 
@@ -46,6 +46,35 @@ def test_a_copy_goes_on_where_it_was_after_another_word() -> None:
         drafter.add(token_id)
     assert drafter.draft(1).token_ids == (9,)
     assert Drafter([*source, 20, 21]).draft(1).token_ids == (8,)
+
+
+def test_one_equal_token_near_where_it_would_go_on_resumes_a_copy() -> None:
+    """Another word, and the one after it: it goes on there, not at the same token elsewhere."""
+    source = [1, 2, 3, 4, 5, 6, 7, 20, 21, 9, 30, 31, 32, 33, 34, 35, 36, 20, 22, 8]
+    drafter = Drafter([*source, 1, 2, 3])
+    draft = drafter.draft(3)
+    for token_id in (4, 5, 6):
+        drafter.add(token_id)
+    drafter.add(40)  # instead of 7
+    drafter.learn(draft, 3)
+    assert drafter.draft(2) == NO_DRAFT
+    drafter.add(20)
+    assert drafter.draft(2) == Draft(1, (21, 9), 8)
+    for token_id in (41, 36):  # the source has this one too far away
+        drafter.add(token_id)
+        assert drafter.draft(2) == NO_DRAFT
+    assert Drafter([*source, 41, 20]).draft(2) == NO_DRAFT
+
+
+def test_a_copy_is_given_up_after_a_while() -> None:
+    drafter = Drafter([1, 2, 3, 4, 5, *range(100, 130), 1, 2, 3])
+    draft = drafter.draft(1)
+    drafter.add(4)
+    drafter.learn(draft, 1)
+    for number in range(200, 200 + RESUME_WITHIN):
+        drafter.add(number)
+    drafter.add(101 + RESUME_WITHIN)  # just where it would be by now
+    assert drafter.draft(1) == NO_DRAFT
 
 
 @given(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 12))

@@ -15,12 +15,17 @@ from typing import NamedTuple
 LONGEST, SHORTEST = 5, 2
 """Tokens that are looked for, as many as there can be found."""
 
-LEVELS = (2, 3, 4, 6, 9)
+LEVELS = (1, 2, 3, 4, 6, 9)
 """Lengths of a match from which on it is another kind: what follows on nine equal tokens is copied more often than what
 follows on two."""
-FIRST_CHANCES = (0.4, 0.55, 0.7, 0.85, 0.95)
+FIRST_CHANCES = (0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 FIRST_WEIGHT = 4.0
 """How often the next token is right after a match of each kind, to begin with, and how many tokens that counts."""
+
+NEAR = (2, 10)
+"""Tokens before and after the place where a copy would go on, among which one equal token is enough to resume it."""
+RESUME_WITHIN = 16
+"""Tokens after the copy's last one, for as long as that is tried: what is further on is another text."""
 
 MEMORY = 0.85
 """What an earlier verification still counts after one more."""
@@ -53,6 +58,7 @@ class Drafter:
         self._right = [FIRST_WEIGHT * chance for chance in FIRST_CHANCES]  # by level
         self._tried = [FIRST_WEIGHT] * len(LEVELS)
         self._lead: int | None = None  # how far ahead of its source the copy is
+        self._num_copied = 0  # tokens there were when it had its last one
         for token_id in token_ids:
             self.add(token_id)
 
@@ -67,7 +73,8 @@ class Drafter:
     def draft(self, most: int) -> Draft:
         """Return up to ``most`` tokens that followed the longest end that stood before.
 
-        Of several places the one nearest to where a copy would go on, or the latest where none is under way.
+        Of several places the one nearest to where a copy would go on, or the latest where none is under way. Where a
+        copy has just parted from its source, one token is looked for, near where it would have gone on.
         """
         ids = self._ids
         for length in range(min(LONGEST, len(ids)), SHORTEST - 1, -1):
@@ -75,7 +82,18 @@ class Drafter:
             if places:
                 place = self._nearest(places)
                 return Draft(self._match(place), self._from(place, most), place)
-        return NO_DRAFT
+        found = self._resumed()
+        return NO_DRAFT if found is None else Draft(self._match(found), self._from(found, most), found)
+
+    def _resumed(self) -> int | None:
+        """The place after the token nearest to where the copy would have gone on that is the last one."""
+        ids = self._ids
+        if self._lead is None or len(ids) > self._num_copied + RESUME_WITHIN:
+            return None
+        expected = len(ids) - self._lead
+        near = range(max(1, expected - NEAR[0]), min(len(ids), expected + NEAR[1] + 1))
+        places = [place for place in near if ids[place - 1] == ids[-1]]
+        return min(places, key=lambda place: abs(place - expected), default=None)
 
     def _nearest(self, places: list[int]) -> int:
         if self._lead is None:
@@ -125,6 +143,8 @@ class Drafter:
         for number, level in enumerate(levels):
             self._tried[level] += 1
             self._right[level] += number < num_right
+        if num_right or draft.match >= SHORTEST:
+            self._num_copied = len(self._ids)
         if num_right or self._lead is None:
             self._lead = len(self._ids) - (draft.place + num_right + 1)
 
