@@ -125,6 +125,45 @@ def test_that_users_have_read_more_since_a_prompt_came_is_no_reason_to_wait_long
     assert clock.now_s - before_s > 1.7 * calm_s
 
 
+@pytest.mark.parametrize("num_users", [0, 8])
+def test_a_short_prompt_does_not_wait_for_a_long_one(num_users: int) -> None:
+    engine, decoder, _ = timed_engine()
+    for number in range(num_users):
+        engine.add(request(number, 100, 900))
+    for _ in range(20):
+        engine.step()
+    long = engine.add(request(98, 6000, 1))
+    engine.step()
+    num_before = len(decoder.passes)
+    short = engine.add(request(99, 64, 2))
+    while not short.answers[0].num_generated:
+        engine.step()
+    assert len(decoder.passes) - num_before <= 3
+    assert not long.is_finished
+
+
+def test_brief_prompts_take_half_of_the_time_at_most() -> None:
+    """However many there are, a long one is computed at half its rate or more; and nobody waits longer for it."""
+    engine, decoder, _ = timed_engine(num_sequences=8)
+    long = engine.add(request(99, 6000, 1))
+    for number in range(400):
+        engine.add(request(number % 90, 100 + number % 7, 1, salt=str(number)))
+    while not long.is_finished:
+        engine.step()
+    assert len(decoder.passes) <= 2 * 6000 // 256 + 2
+
+
+def test_what_is_less_important_is_not_hurried() -> None:
+    engine, _, _ = timed_engine(policy="priority")
+    long = engine.add(request(98, 3000, 1, priority=1))
+    engine.step()
+    low = engine.add(request(99, 64, 1))
+    while not long.is_finished:
+        engine.step()
+        assert not low.is_finished or long.is_finished
+    finish(engine, [low])
+
+
 def test_without_users_a_prompt_takes_whole_steps() -> None:
     engine, decoder, _ = timed_engine()
     finish(engine, [engine.add(request(1, 1000, 1))])

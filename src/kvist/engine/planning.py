@@ -2,6 +2,8 @@
 
 The order: a row for everyone who is running, the oldest first, taking blocks from the youngest where they run out;
 then drafts; then more rows for prompts, within the time that those who decode can be made to wait; then new requests.
+Up to half of the time for prompts goes to brief ones, running or new, before the oldest prompt gets the rest: who asks
+a short question doesn't wait for a long text to be read.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ class Settings:
 
 DEFAULT_SETTINGS = Settings()
 
+BRIEF = 4
+"""A prompt is brief beside one that has so many times as much left to compute."""
+
 
 class Planning:
     """``running`` in the order of their admission, ``waiting`` in that in which they are to be served."""
@@ -63,6 +68,7 @@ class Planning:
         self._preempted: list[Answer] = []
         self._admitted: list[Answer] = []
         self._names: set[bytes] = set()  # of the blocks that those will compute
+        self._hurried: set[Answer] = set()
         self._rows_left = step_tokens
         self._most_running = min(settings.max_running or step_tokens, step_tokens)
         self._load = Load()
@@ -77,8 +83,11 @@ class Planning:
             self._load = decode_load(len(decoding), sum(answer.num_held for answer in decoding))
             self._limit_s = self._settings.stretch * self._cost.predict(self._calm_load(decoding, prompts))
         self._draft([answer for answer in decoding if answer.drafter is not None], len(decoding))
+        if prompts and prompts[0].num_left > BRIEF * self._settings.least_rows:
+            self._hurry(prompts)
         for number, answer in enumerate(prompts):
-            self._prefill(answer, answer.num_held, is_oldest=number == 0)
+            if answer not in self._hurried:
+                self._prefill(answer, answer.num_held, is_oldest=number == 0)
         if not self._preempted:
             self._admit(is_oldest=not prompts)
         return self._result(decoding, prompts)
@@ -153,6 +162,21 @@ class Planning:
 
     # ---- prompts ---------------------------------------------------------------------------------------------------
 
+    def _hurry(self, prompts: list[Answer]) -> None:
+        """Give half of the time and the rows that are left for prompts to those that are brief beside the oldest."""
+        oldest, *others = prompts
+        rows, limit_s = self._rows_left, self._limit_s
+        self._rows_left = rows // 2
+        self._limit_s = (self._cost.predict(self._load) + limit_s) / 2
+        for answer in sorted(others, key=lambda answer: answer.num_left):
+            if _is_brief(answer, answer.num_left, oldest):
+                self._prefill(answer, answer.num_held, is_oldest=False)
+                self._hurried.add(answer)
+        if not self._preempted:
+            self._admit(is_oldest=False, beside=oldest)
+        self._rows_left += rows - rows // 2
+        self._limit_s = limit_s
+
     def _prefill(self, answer: Answer, position: int, is_oldest: bool) -> None:
         """Give ``answer``, which has the blocks of one row, as many rows as time and blocks allow."""
         most = min(answer.num_left, self._rows_left + 1, answer.rows_to_stop(position))
@@ -167,12 +191,19 @@ class Planning:
 
     # ---- new ones --------------------------------------------------------------------------------------------------
 
-    def _admit(self, is_oldest: bool) -> None:
-        """Let waiting requests in, the most urgent first, until one doesn't fit: nobody overtakes it for that."""
+    def _admit(self, is_oldest: bool, beside: Answer | None = None) -> None:
+        """Let waiting requests in, the most urgent first, until one doesn't fit: nobody overtakes it for that.
+
+        With ``beside`` only as long as they are brief beside that one.
+        """
         num_running = sum(1 + len(answer.followers) for answer in self._rows)
         for answer in self._waiting:
+            if answer in self._rows:
+                continue
             num_running += 1 + len(answer.followers)
             prospect = self._prospects.of(answer)
+            if beside is not None and not _is_brief(answer, len(answer.context) - prospect.num_tokens, beside):
+                return
             if self._is_computed_elsewhere(prospect):
                 continue
             if self._rows_left < 1 or num_running > max(self._most_running, 1 + len(answer.followers)):
@@ -221,6 +252,14 @@ class Planning:
             self._load,
             self._cost.predict(self._load),
         )
+
+
+def _is_brief(answer: Answer, num_left: int, oldest: Answer) -> bool:
+    """Whether ``answer``, with ``num_left`` tokens to compute, needn't wait until the prompt of ``oldest`` is computed.
+
+    It is a fraction of what the oldest has left, and no less important.
+    """
+    return BRIEF * num_left <= oldest.num_left and answer.request.priority >= oldest.request.priority
 
 
 def _block_less(position: int, count: int) -> int:
