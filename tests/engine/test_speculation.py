@@ -50,7 +50,7 @@ def test_a_copy_goes_on_where_it_was_after_another_word() -> None:
 
 def test_one_equal_token_near_where_it_would_go_on_resumes_a_copy() -> None:
     """Another word, and the one after it: it goes on there, not at the same token elsewhere."""
-    source = [1, 2, 3, 4, 5, 6, 7, 20, 21, 9, 30, 31, 32, 33, 34, 35, 36, 20, 22, 8]
+    source = [1, 2, 3, 4, 5, 6, 7, 20, 21, 9, 30, 31, 32, 33, 34, 35, 36, 20, 22, 8, *range(50, 60)]
     drafter = Drafter([*source, 1, 2, 3])
     draft = drafter.draft(3)
     for token_id in (4, 5, 6):
@@ -60,7 +60,7 @@ def test_one_equal_token_near_where_it_would_go_on_resumes_a_copy() -> None:
     assert drafter.draft(2) == NO_DRAFT
     drafter.add(20)
     assert drafter.draft(2) == Draft(1, (21, 9), 8)
-    for token_id in (41, 36):  # the source has this one too far away
+    for token_id in (41, 55):  # the source has this one too far away
         drafter.add(token_id)
         assert drafter.draft(2) == NO_DRAFT
     assert Drafter([*source, 41, 20]).draft(2) == NO_DRAFT
