@@ -97,7 +97,8 @@ def main(wanted: list[str]) -> None:
             raise SystemExit(f"unknown peer {name!r}; known: {', '.join(known)}")
     for name in [KVIST, *(name for name in wanted or known if name != KVIST)]:
         peer = known[name]
-        error = make(peer.environment, peer.install, peer.remove)
+        environment = ".venv-peer-kvist" if name == KVIST else peer.environment
+        error = make(environment, peer.install, peer.remove)
         if not error and peer.model.parent == MODELS:
             error = export(peer.model.name, packaged_gguf())
         if error:

@@ -49,10 +49,11 @@ def packaged_gguf() -> Path:
 def roster(gguf: Path | None = None) -> dict[str, Peer]:
     """Return the peers by name; ``gguf`` is the file that they or their conversions start from."""
     gguf = gguf or packaged_gguf()
+    own = ".venv-peer-kvist" if (ROOT / ".venv-peer-kvist").exists() or not (ROOT / ".venv").exists() else ".venv"
     peers = (
         Peer(
             KVIST,
-            ".venv-peer-kvist",
+            own,
             "with_kvist.py",
             gguf,
             "Q4_1, the file",

@@ -163,7 +163,8 @@ A cell is the median of {rounds}; in brackets stands how many times as good as k
 the peer wins and the cell is **bold**. TTFT is the time to the first token behind a prompt that nobody has seen before,
 TPOT the mean time of each of the {decoded} tokens after it. Users bring 128 tokens of prompt each and get 128; counted
 are generated tokens a second of the whole run, prompts included. A cold start is from the start of a process to one
-token behind a prompt of 8, with files in memory and, for kvist, its kernels compiled in an earlier run.
+token behind a prompt of 8, with files in memory and, for kvist, its kernels compiled in an earlier run. *Not measured*
+stands where a sample didn't end within the two minutes that each had on a shared machine, or its turn didn't come.
 
 {speed}
 
