@@ -29,20 +29,22 @@ from kvist.kernels.simd import (
     f32_to_bf16,
     fma,
     get_f32,
-    get_u16,
+    get_i32,
     load_f32,
     mul,
+    prefetch,
     put_f32,
-    put_u16,
+    put_i32,
     splat_f32,
     static,
     store,
+    store_apart,
     sub,
     sum_lanes,
     value,
     zero_f32,
 )
-from kvist.kernels.spans import CODEC_BF16, CODEC_F32, CODEC_INT4, CODEC_INT8, sinks_of
+from kvist.kernels.spans import CODEC_BF16, CODEC_F32, CODEC_INT4, CODEC_INT8, LINE, sinks_of
 
 ZERO = np.float32(0)
 
@@ -133,8 +135,8 @@ def write_key_f32(work, at, cache, block, slot, scratch, shape):
 def write_key_bf16(work, at, cache, block, slot, scratch, shape):
     """The same; dims 2i and 2i + 1 stand side by side."""
     store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
-    for d in range(value(shape.dim)):
-        put_u16(cache, block + (d // 2 * BLOCK_TOKENS + slot) * 4 + d % 2 * 2, get_u16(work, scratch + d * 2))
+    for i in range(value(shape.half)):
+        put_i32(cache, block + (i * BLOCK_TOKENS + slot) * 4, get_i32(work, scratch + i * 4))
 
 
 @inline
@@ -146,10 +148,8 @@ def write_value_f32(work, at, cache, block, slot, scratch, shape):
 @inline
 def write_value_bf16(work, at, cache, block, slot, scratch, shape):
     """The same; two tokens stand side by side."""
-    store(work, scratch, f32_to_bf16(load_f32(work, at, shape.dim)))
     to = block + slot // 2 * value(shape.dim) * 4 + slot % 2 * 2
-    for d in range(value(shape.dim)):
-        put_u16(cache, to + d * 4, get_u16(work, scratch + d * 2))
+    store_apart(cache, to, f32_to_bf16(load_f32(work, at, shape.dim)))
 
 
 QUERIES = {
@@ -227,6 +227,12 @@ def append_row(
     size, place = value(shape.dim) * 4, place_of(line, row)
     qkv = program[line, AP.qkv] + row * program[line, AP.qkv_stride]
     angles, turned = program[line, AP.angles] + row * program[line, AP.angles_stride], program[line, AP.turned]
+    cell = table[table[GROUPS + GROUP_FIELDS * program[line, AP.group] + CELLS] + row]
+    block, column = cell // BLOCK_TOKENS, cell % BLOCK_TOKENS
+    k_block = program[line, AP.k] + kv_head * program[line, AP.k_head] + block * program[line, AP.k_block]
+    v_block = program[line, AP.v] + kv_head * program[line, AP.v_head] + block * program[line, AP.v_block]
+    for at in range(0, program[line, AP.k_block], LINE):  # a key goes to every line of its block
+        prefetch(cache, k_block + at)
     eps = get_f32(weights, program[line, AP.eps])
     scale = get_f32(weights, program[line, AP.scale])
     head = table[SCRATCH] + thread * table[SCRATCH_STRIDE]
@@ -240,11 +246,7 @@ def append_row(
     prepare(work, k_in, head, angles, turned, weights, program[line, AP.k_norm], eps, np.float32(1), shape)
     check_finite(work, head, place, shape)
     check_finite(work, v_in, place, shape)
-    cell = table[table[GROUPS + GROUP_FIELDS * program[line, AP.group] + CELLS] + row]
-    block, column = cell // BLOCK_TOKENS, cell % BLOCK_TOKENS
-    k_block = program[line, AP.k] + kv_head * program[line, AP.k_head] + block * program[line, AP.k_block]
     write_key(work, head, cache, k_block, column, head + size, shape)
-    v_block = program[line, AP.v] + kv_head * program[line, AP.v_head] + block * program[line, AP.v_block]
     write_value(work, v_in, cache, v_block, column, head, shape)
 
 

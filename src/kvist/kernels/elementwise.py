@@ -24,6 +24,7 @@ from kvist.kernels.layout import (
 from kvist.kernels.simd import (
     absolute,
     add,
+    add_i32,
     div,
     first_lane,
     fma,
@@ -158,11 +159,11 @@ def report(work, place):
 
 @inline
 def quantise_group(memory, at, inverse, out):
-    """Write 16 values times ``inverse`` as int8; returns their sum."""
+    """Write 16 values times ``inverse`` as int8; returns them."""
     scaled = rint(mul(load_f32(memory, at, LANES), inverse))
     bounded = to_i32(minimum(maximum(scaled, splat_f32(F(-127), LANES)), splat_f32(F(127), LANES)))
     store(memory, out, narrow_i8(bounded))
-    return sum_lanes_i32(bounded)
+    return bounded
 
 
 @inline
@@ -182,8 +183,9 @@ def quantise_groups(memory, at, first, end, width, out, place):
         check = fma(low, splat_f32(ZERO, LANES), fma(high, splat_f32(ZERO, LANES), check))
         inverse = splat_f32(F(127) / largest if largest > ZERO else ZERO, LANES)
         scale = largest / F(127)
-        total = quantise_group(memory, at + g * 128, inverse, out + g * GROUP)
-        total += quantise_group(memory, at + g * 128 + 64, inverse, out + g * GROUP + 16)
+        low_codes = quantise_group(memory, at + g * 128, inverse, out + g * GROUP)
+        high_codes = quantise_group(memory, at + g * 128 + 64, inverse, out + g * GROUP + 16)
+        total = sum_lanes_i32(add_i32(low_codes, high_codes))
         put_f32(memory, scales + g * 4, scale)
         put_i32(memory, scales + (count + g) * 4, np.int32(total))
         put_f32(memory, scales + (2 * count + g) * 4, scale * F(total))

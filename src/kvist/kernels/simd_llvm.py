@@ -82,6 +82,7 @@ __all__ = [
     "square_root",
     "static",
     "store",
+    "store_apart",
     "store_rows",
     "sub",
     "sum_four",
@@ -314,6 +315,23 @@ def store(typingctx, memory, offset, vector):
 
     def codegen(context, builder, sig, args):
         return _store(context, builder, sig, args, _I64(0), [args[2]])
+
+    return types.void(memory, types.intp, vector), codegen
+
+
+@intrinsic
+def store_apart(typingctx, memory, offset, vector):
+    """Write a one-row tile of u16, each number 4 bytes after the one before; what lies between stays as it is."""
+
+    def codegen(context, builder, sig, args):
+        wide = ir.VectorType(_I32, sig.args[2].lanes)
+        pairs = ir.VectorType(_LLVM["u16"], 2 * wide.count)
+        numbers = builder.bitcast(builder.zext(args[2], wide), pairs)
+        at = _address(context, builder, sig.args[0], args[0], args[1], pairs)
+        mask = ir.Constant(ir.VectorType(ir.IntType(1), pairs.count), [1, 0] * wide.count)
+        name = f"llvm.masked.store.v{pairs.count}i16.p0"
+        _call(builder, name, ir.VoidType(), [numbers, at, _I32(2), mask])
+        return context.get_dummy_value()
 
     return types.void(memory, types.intp, vector), codegen
 

@@ -73,6 +73,7 @@ __all__ = [
     "square_root",
     "static",
     "store",
+    "store_apart",
     "store_rows",
     "sub",
     "sum_four",
@@ -144,6 +145,11 @@ def splat_rows_i32(memory: Array, offset: int, stride: int, rows: Any, lanes: An
 
 def store(memory: Array, offset: int, vector: Array) -> None:
     store_rows(memory, offset, 0, vector)
+
+
+def store_apart(memory: Array, offset: int, vector: Array) -> None:
+    (line,) = vector
+    _bytes(memory, offset, 2 * line.size - 1, line.dtype)[::2] = line
 
 
 def store_rows(memory: Array, offset: int, stride: int, tile: Array) -> None:
