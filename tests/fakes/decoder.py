@@ -81,7 +81,12 @@ class FakeDecoder:
         if self._marker:
             Path(self._marker).touch()
         time.sleep(self._step_s)
-        return np.array(rows, np.float32).reshape(len(rows), self.spec.vocab_size)
+        self._last = np.array(rows, np.float32).reshape(len(rows), self.spec.vocab_size)
+        return self._last
+
+    def best_ids(self) -> list[int]:
+        best: list[int] = self._last.argmax(axis=1).tolist()
+        return best
 
     def attention_weights(self, sequence: Sequence, row: int, head: int) -> list[tuple[int, float]]:  # noqa: ARG002
         """Of the newest token half, the rest in equal parts."""

@@ -1,4 +1,4 @@
-"""What is added to the residual stream, norms of parts of a row, and caps, against float64."""
+"""What is added to the residual stream, norms of parts of a row, caps and peaks, against float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from proof.line import Arena, made, new_table, new_work, run_line
 from tiny.stream import Stream
 
-from kvist.kernels import caps, elementwise, residual
+from kvist.kernels import caps, elementwise, peaks, residual
 from kvist.kernels.elementwise import NORMS
 from kvist.kernels.layout import padded
 from kvist.kernels.simd import load_f32, splat_f32, store
@@ -115,3 +115,24 @@ def test_logits_are_capped_in_place() -> None:
     )  # fmt: skip
     found = work.get(at, 3, 112)
     assert np.abs(found[:, :100] - 5 * np.tanh(x[:, :100].astype(np.float64) / 5)).max() <= 20 * ULP
+
+
+def test_peaks_are_the_largest_of_each_segment() -> None:
+    width, stride = 2 * peaks.SEGMENT + 100, 4 * 1152
+    x = np.full((4, stride // 4), 99, np.float32)  # what stands past the width doesn't count
+    x[:, :width] = normal(4, width)
+    x[1, 5], x[2, width - 1], x[3, :] = np.nan, np.inf, -np.inf
+    work = new_work()
+    at, out = work.put(x), work.put(np.zeros((4, 16), np.float32))
+    with np.errstate(invalid="ignore"):
+        run_line(
+            made(peaks.peaks_kernel), peaks.PEAKS, 4 * 2, weights=Arena(), work=work, table=new_table(), x=at,
+            stride=stride, width=width, out=out, out_stride=64, segments=3, chunk_segments=2,
+        )  # fmt: skip
+    found = work.get(out, 4, 16)
+    ends = (peaks.SEGMENT, 2 * peaks.SEGMENT)
+    assert np.array_equal(found[0, :3], [part.max() for part in np.split(x[0, :width], ends)])
+    assert np.isnan(found[1, 0])
+    assert np.isnan(found[2, 2])
+    assert np.isfinite(found[[1, 2, 3]]).sum() == 3 * 16 - 2
+    assert (found[:, 3:] == 0).all()

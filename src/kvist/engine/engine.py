@@ -222,7 +222,7 @@ class Engine:
         except NumericsError:
             return self._step_alone(batch)
         self.on_pass(batch, self._decoder)
-        events = self._settling.settle(batch, logits, self.clock())
+        events = self._settling.settle(batch, logits, self._decoder.best_ids(), self.clock())
         self._cost.observe(plan.load, self.clock() - started_s)
         return events
 
@@ -239,7 +239,7 @@ class Engine:
         except NumericsError as error:
             self._settling.end((alone.feeds[0].answer,), "error", error)
             return []
-        return self._settling.settle(alone, logits, self.clock())
+        return self._settling.settle(alone, logits, self._decoder.best_ids(), self.clock())
 
     def wait(self, is_over: Callable[[], bool], before_step: Callable[[], object] = bool) -> None:
         """Step the engine, or wait while another thread does, until ``is_over``; ``before_step`` is called between."""

@@ -38,9 +38,11 @@ class Settling:
         for answer in (first, *others):
             self._scheduler.add(answer)
 
-    def settle(self, batch: Batch, logits: Logits, now_s: float) -> list[TokenEvent]:
-        """Note what was computed, choose tokens, and let those go who have ended; returns the tokens' events."""
-        best = logits.argmax(axis=1).tolist() if len(logits) else []
+    def settle(self, batch: Batch, logits: Logits, best: list[int], now_s: float) -> list[TokenEvent]:
+        """Note what was computed, choose tokens, and let those go who have ended; returns the tokens' events.
+
+        ``best`` is the id of each row's largest logit.
+        """
         self._events = []
         for feed, row in batch.rows():
             answer, num_tokens, draft = feed

@@ -21,6 +21,7 @@ from kvist.errors import NumericsError, RequestError
 from kvist.kernels import tally, target
 from kvist.kernels.arena import new_arena
 from kvist.kernels.layout import POSITIONS, SCRATCH, SCRATCH_STRIDE, SPANS, STATUS, line_and_row
+from kvist.kernels.peaks import SEGMENT
 from kvist.kernels.team import Team
 from kvist.model.families import DecoderSpec, check_runs, family_of
 from kvist.model.heads import num_shared
@@ -47,6 +48,8 @@ SPLIT_CHUNKS = 1
 ROW_CHUNKS = 4
 """Chunks a thread, about, of what works row by row: each claim of a chunk takes a cache line from the other threads."""
 
+_SEGMENT_COLUMNS = np.arange(SEGMENT)
+
 
 class _Workspace:
     """What the decoder keeps for a cache: the programs for few and for many rows, and a work arena.
@@ -66,6 +69,7 @@ class _Workspace:
         self.tile_rows, self.num_spans = writer.tile_rows, writer.num_spans
         self.scratch, self.scratch_bytes = writer.scratch, writer.scratch_bytes
         self.logits, self.logits_stride = writer.logits, writer.logits_stride
+        self.peaks, self.num_peaks = writer.peaks // 4, writer.num_peaks
         self.queries, self.max_rows = writer.q, writer.max_rows
         self._allocate(1)
 
@@ -104,6 +108,7 @@ class Decoder:
         self._kernels = Kernels()
         self._workspaces: weakref.WeakKeyDictionary[KvCache, _Workspace] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._last = (np.empty((0, model.vocab_size), np.float32), np.empty((0, 1), np.float32))
 
     @property
     def weights_bytes(self) -> int:
@@ -153,6 +158,15 @@ class Decoder:
                 raise
             self.num_forward_tokens += sum(len(part.token_ids) for part in parts)
             return logits
+
+    def best_ids(self) -> list[int]:
+        """Return the id of the largest logit of each row that the last pass gave, the lowest where several are."""
+        logits, peaks = self._last
+        columns = (peaks.argmax(axis=1) * SEGMENT)[:, None] + _SEGMENT_COLUMNS
+        np.minimum(columns, self.spec.vocab_size - 1, out=columns)
+        rows = np.arange(len(logits))
+        best: list[int] = columns[rows, logits[rows[:, None], columns].argmax(axis=1)].tolist()
+        return best
 
     def attention_weights(self, sequence: Sequence, row: int, head: int) -> list[tuple[int, float]]:
         """Return (position, softmax weight) of all that query ``head`` of the last layer saw: for those who watch.
@@ -249,8 +263,9 @@ class Decoder:
         """The rows of logits, where they stand."""
         at, stride = space.logits, space.logits_stride
         rows = space.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
-        logits = rows[:, : self.spec.vocab_size]
-        if num_outputs and not np.isfinite(logits.max()):  # NaN is the largest of all; minus infinity harms nobody
+        logits, peaks = rows[:, : self.spec.vocab_size], rows[:, space.peaks : space.peaks + space.num_peaks]
+        self._last = logits, peaks
+        if num_outputs and not np.isfinite(peaks.max()):  # NaN is the largest of all; minus infinity harms nobody
             raise NumericsError(
                 "the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it"
             )

@@ -20,6 +20,7 @@ from kvist.kernels import (
     gated,
     latent,
     matmul,
+    peaks,
     residual,
     rotary,
     spans,
@@ -166,6 +167,13 @@ def _cap(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
     assert at.stride == limits.logits_stride, (at.stride, limits.logits_stride)
     yield Extent("weights", at.cap, 4)
     yield _rows(at.x, at.stride, padded(at.width, LANES) * 4, 1)
+
+
+def _peaks(at: Columns, _constants: tuple[int, ...], limits: Limits) -> Extents:
+    assert at.stride == at.out_stride == limits.logits_stride, (at.stride, at.out_stride, limits.logits_stride)
+    assert at.segments * peaks.SEGMENT >= at.width, (at.segments, at.width)
+    yield _rows(at.x, at.stride, padded(at.width, LANES) * 4, 1)
+    yield _rows(at.out, at.out_stride, at.segments * 4, 1)
 
 
 def _matmul(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
@@ -404,6 +412,7 @@ EXTENTS: Mapping[Callable[..., Any], tuple[Columns, Callable[[Columns, tuple[int
     residual.residual_kernel: (residual.RES, _residual),
     residual.parts_kernel: (residual.PART, _parts),
     caps.cap_kernel: (caps.CAP, _cap),
+    peaks.peaks_kernel: (peaks.PEAKS, _peaks),
     matmul.matmul_kernel: (matmul.MM, _matmul),
     gated.gated_kernel: (gated.GATED, _gated),
     blocks.append_kernel: (blocks.AP, _append),

@@ -18,6 +18,7 @@ from kvist.kernels import (
     embedding,
     gated,
     matmul,
+    peaks,
     residual,
     rotary,
     spans,
@@ -51,7 +52,8 @@ CAP_COLUMNS = 4096
 class Writer:
     """Writes a model's programs for passes of up to ``max_rows`` rows into a cache.
 
-    ``logits`` is where the logits of a pass start in the work arena, after everything else.
+    ``logits`` is where the logits of a pass start in the work arena, after everything else; in each row, ``peaks``
+    bytes on, the largest of each segment.
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class Writer:
             self.latents = LatentLines(work, self.spec.latent, layers[0], self.kernels, max_rows)
         self.scratch_bytes = padded(self._scratch_bytes(), 64)
         self.scratch = work.place(self.scratch_bytes * self.num_threads)
-        self.logits_stride = 4 * padded(self.model.vocab_size, 16)
+        self.num_peaks = -(-self.model.vocab_size // peaks.SEGMENT)
+        self.peaks = 4 * padded(self.model.vocab_size, 16)
+        self.logits_stride = self.peaks + 4 * padded(self.num_peaks, 16)
         self.logits = work.num_bytes
 
     @property
@@ -187,6 +191,7 @@ class Writer:
         rows = self._norm(program, self.weights.final_norm, placed, is_last=True)
         self._matmul(program, placed, rows, self.logits, self.logits_stride, is_few, is_last=True)
         self._cap(program)
+        self._peaks(program)
         ranges.check(program, self.kernels.keys, self.limits)
         return program
 
@@ -246,6 +251,20 @@ class Writer:
             "cap": self.weights.logit_cap,
         }
         program.add(self.kernels.number(caps.cap_kernel), Counts(outputs=segments), caps.CAP, values)
+
+    def _peaks(self, program: Program) -> None:
+        chunk_segments = -(-self.num_peaks // (2 * self.num_threads))
+        values = {
+            "x": self.logits,
+            "stride": self.logits_stride,
+            "width": self.model.vocab_size,
+            "out": self.logits + self.peaks,
+            "out_stride": self.logits_stride,
+            "segments": self.num_peaks,
+            "chunk_segments": chunk_segments,
+        }
+        counts = Counts(outputs=-(-self.num_peaks // chunk_segments))
+        program.add(self.kernels.number(peaks.peaks_kernel), counts, peaks.PEAKS, values)
 
     def _norm(self, program: Program, norm: Norm, placed: Placed, *, is_last: bool = False) -> Input:
         """Norm of x, in the form that the matrices after it read."""
