@@ -124,6 +124,11 @@ class Program:
     def table(self) -> npt.NDArray[np.int64]:
         return np.array(self._lines, np.int64)
 
+    @functools.cached_property
+    def _counted(self) -> npt.NDArray[np.int64]:
+        """Counts by line."""
+        return np.array(self._counts, np.int64)
+
     def control(
         self,
         *,
@@ -145,6 +150,6 @@ class Program:
             control = np.zeros(CONTROL_HEAD + len(self._lines) * COUNTERS, np.int64)
             counts = Counts(*key[:5], fixed=1, if_outputs=int(num_outputs > 0), tallies=num_tallies)
             numbers = np.array(astuple(counts), np.int64)
-            control[CONTROL_HEAD + CHUNKS :: COUNTERS] = np.array(self._counts, np.int64) @ numbers
+            control[CONTROL_HEAD + CHUNKS :: COUNTERS] = self._counted @ numbers
             self._controls[key] = control
         return self._controls[key].copy()
