@@ -52,28 +52,50 @@ def load_keys(cache, k, d, shape):
     return load_f32(cache, k + d * 64, LANES), load_f32(cache, k + d * 64 + 64, LANES)
 
 
+BLOCKS_AHEAD = 6
+"""How many blocks before its turn a block is asked for: an even stream of requests, of keys and then of values."""
+
+
+@inline
+def after_keys(arenas, head, b, first, last):
+    """Where the block stands that is read BLOCKS_AHEAD blocks after the keys of ``b``: further keys, or values."""
+    to = b + BLOCKS_AHEAD
+    if to < last:
+        return head.k + arenas.table[head.blocks + to] * head.k_block
+    return head.v + arenas.table[head.blocks + min(first + to - last, last - 1)] * head.v_block
+
+
+@inline
+def after_values(arenas, head, b, last):
+    """The same after the values of ``b``, of which ``last`` are the last: further values, or keys to come."""
+    to = b + BLOCKS_AHEAD
+    if to <= last:
+        return head.v + arenas.table[head.blocks + to] * head.v_block
+    return keys_to_come(arenas, head, last // SPAN_BLOCKS * SPAN_BLOCKS + min(to - last - 1, SPAN_BLOCKS - 1))
+
+
 @inline
 def write_scores(arenas, head, first, last, q, scores, shape, rows):
     """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``.
 
     Even and odd dims are summed apart, then added. Two blocks are done at a time, so that each number of a query is
-    fetched once for both; the next two blocks' keys and these blocks' values are asked for meanwhile.
+    fetched once for both; what is read some blocks later is asked for meanwhile.
     """
     stride, steps = value(shape.dim) * 4, value(shape.half)
     for b in range(first, last, 2):
         other = min(b + 1, last - 1)
         block_a, block_b = arenas.table[head.blocks + b], arenas.table[head.blocks + other]
         k_a, k_b = head.k + block_a * head.k_block, head.k + block_b * head.k_block
+        later_a, later_b = after_keys(arenas, head, b, first, last), after_keys(arenas, head, b + 1, first, last)
         v_a, v_b = head.v + block_a * head.v_block, head.v + block_b * head.v_block
-        next_a = head.k + arenas.table[head.blocks + min(b + 2, last - 1)] * head.k_block
-        next_b = head.k + arenas.table[head.blocks + min(b + 3, last - 1)] * head.k_block
         even_a, odd_a = zero_f32(rows, LANES), zero_f32(rows, LANES)
         even_b, odd_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
         for d in range(0, value(shape.dim), 2):
-            ask_for(arenas.cache, next_a, d // 2, steps, shape, shape.k_codec)
-            ask_for(arenas.cache, next_b, d // 2, steps, shape, shape.k_codec)
-            ask_for(arenas.cache, v_a, d // 2, steps, shape, shape.v_codec)
-            ask_for(arenas.cache, v_b, d // 2, steps, shape, shape.v_codec)
+            ask_for(arenas.cache, later_a, d // 2, steps, shape, shape.k_codec)
+            ask_for(arenas.cache, later_b, d // 2, steps, shape, shape.k_codec)
+            if value(shape.v_codec) > CODEC_BF16:  # codes are asked for by nobody else
+                ask_for(arenas.cache, v_a, d // 2, steps, shape, shape.v_codec)
+                ask_for(arenas.cache, v_b, d // 2, steps, shape, shape.v_codec)
             a_even, a_odd = load_keys(arenas.cache, k_a, d, shape)
             b_even, b_odd = load_keys(arenas.cache, k_b, d, shape)
             q_even = splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES)
@@ -104,7 +126,7 @@ def shares_of(arenas, scores, t, shape, rows):
 def add_values(arenas, head, low, high, scores, values, shape, rows):
     """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, in ascending order.
 
-    The next keys are asked for meanwhile.
+    What is read some blocks later is asked for meanwhile.
     """
     acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.v_dim)
     t = low
@@ -118,7 +140,7 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
                 acc,
             )
             t += 1
-        k_next = keys_to_come(arenas, head, t // BLOCK_TOKENS)
+        k_next = after_values(arenas, head, t // BLOCK_TOKENS, (high - 1) // BLOCK_TOKENS)
         while t + 2 <= end:
             pair = t % BLOCK_TOKENS // 2
             ask_for(arenas.cache, k_next, pair, 8, shape, shape.k_codec)
