@@ -210,7 +210,7 @@ def machine(results: Results) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
     return (
         f"{facts['processor']}, {facts['processors']} processors, {facts['memory_bytes'] / 2**30:.0f} GiB, "
-        f"{facts['system']}; {results['threads']} threads; {versions}; {results['date']}. Ceiling of the last run: "
+        f"{facts['system']}; {results['threads']} threads; {versions}; {results['date']}. Best ceiling of the runs: "
         f"{ceiling['read_bandwidth'] / 1e9:.0f} GB/s read, {ceiling['int_dot_peak'] / 1e12:.2f} TOP/s of integer dots."
     )
 
