@@ -166,6 +166,8 @@ are generated tokens a second of the whole run, prompts included. A cold start i
 token behind a prompt of 8, with files in memory and, for kvist, its kernels compiled in an earlier run. *Not measured*
 stands where a sample didn't end within the two minutes that each had on a shared machine, or its turn didn't come.
 
+{note}
+
 {speed}
 
 ## Where a peer wins
@@ -176,7 +178,7 @@ stands where a sample didn't end within the two minutes that each had on a share
 
 {cache}
 
-The table above is measured with the first line of each; OpenVINO's own default on a CPU is u8. Bytes are what the
+The table above is measured with the first line of each. Bytes are what the
 engine says its blocks take, or values times bits where it says nothing.
 
 ## What each is
@@ -229,6 +231,7 @@ def page(results: Results, peers: Mapping[str, Peer]) -> str:
         machine=machine(results),
         rounds=rounds(results),
         decoded=results["decoded"],
+        note=results.get("note", ""),
         speed=speed_table(results, peers),
         wins=wins(results, peers),
         cache=cache_table(results, peers),
