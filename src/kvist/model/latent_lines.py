@@ -6,45 +6,20 @@ matrix that would expand keys, attention over latents, and each head's result ti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from kvist.cache.store import LayerPlace
 from kvist.kernels import attention, elementwise, latent, matmul, spans, tally
 from kvist.kernels.layout import GROUP, PANEL_ROWS, padded, quantised_row_bytes
+from kvist.model.desk import Desk, Multiply
 from kvist.model.families import LatentSpec
 from kvist.model.heads import num_key_heads, num_shared
 from kvist.model.inputs import Input
 from kvist.model.latent_weights import LatentWeights
 from kvist.model.program import Counts, Kernels, Program, Work
-from kvist.model.weights import Matrix, Placed
+from kvist.model.weights import Matrix
 from kvist.spec.model import LayerSpec
 
 ALL_PANELS_TOGETHER = 2
 """Heads a thread from which on a head's matrix is one chunk."""
-
-
-Multiply = Callable[[Placed, Input, int, int], None]
-"""Adds the lines of rows times the matrices of a role, to a place and its stride."""
-
-
-@dataclass(frozen=True)
-class Desk:
-    """Places of the writer that all kinds of attention use: for queries, results, records and angles.
-
-    ``attended_q`` is for quantised rows, ``parts`` for records of spans attended apart.
-    """
-
-    q: int
-    sink_q: int
-    attended: int
-    attended_stride: int
-    attended_q: int
-    parts: int
-    angles: int
-    sink_angles: int
-    max_rows: int
-    num_threads: int
 
 
 class LatentLines:

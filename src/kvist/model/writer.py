@@ -5,14 +5,12 @@ Knows families only by the switches of ``DecoderSpec``, and the cache only by wh
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.store import LayerPlace
 from kvist.kernels import (
     attention,
-    blocks,
     caps,
     elementwise,
     embedding,
@@ -27,12 +25,14 @@ from kvist.kernels import (
 )
 from kvist.kernels.layout import GROUP, PANEL_ROWS, SPAN_TOKENS, padded, quantised_row_bytes
 from kvist.model import ranges
+from kvist.model.desk import Desk
 from kvist.model.expert_lines import ExpertLines, Site, wants_codes
 from kvist.model.expert_weights import ExpertWeights
 from kvist.model.families import DecoderSpec
+from kvist.model.head_lines import HeadLines
 from kvist.model.heads import num_shared, value_width
 from kvist.model.inputs import Input, is_quantised_input
-from kvist.model.latent_lines import Desk, LatentLines
+from kvist.model.latent_lines import LatentLines
 from kvist.model.layers import LayerWeights, ModelWeights, Norm, Turn
 from kvist.model.program import Counts, Kernels, Program, Work
 from kvist.model.weights import Matrix, Placed
@@ -83,10 +83,7 @@ class Writer:
         self.x = work.place(max_rows * self.wide * 4)
         self.normed = work.place(max_rows * max(self.wide * 4, quantised_row_bytes(self.wide)))
         widest = max(layer.num_heads * max(layer.k_dim, self._attended_width(layer)) for layer in layers)
-        plain = [layer for layer in layers if layer.kind != "mla"]
-        mixed = max(((layer.num_heads + 2 * layer.num_kv_heads) * layer.k_dim for layer in plain), default=0)
-        self.qkv_stride = 4 * padded(mixed)
-        self.qkv = work.place(max_rows * self.qkv_stride)
+        self.heads = HeadLines(work, self.model, self.spec, self.weights, self.kernels, max_rows)
         self.q, self.sink_q = work.place(max_rows * widest * 4), work.place(max_rows * widest * 4)
         self.attended_stride = padded(widest) * 4
         self.attended = work.place(max_rows * self.attended_stride)
@@ -347,37 +344,47 @@ class Writer:
     ) -> Input:
         """All of attention but its last matrix, whose input is returned."""
         rows = self._norm(program, weights.attention_norm, weights.qkv)
-        if weights.latent is not None:
-            assert turn is not None, program.layer
-            return self._latent(program, weights, rows, place, turn, is_few, has_tallies)
-        self._matmul(program, weights.qkv, rows, self.qkv, self.qkv_stride, is_few)
-        self._qk_norm(program, layer, weights)
-        self._append(program, layer, weights, place, turn)
-        if has_tallies:
-            self._tally(program, layer, place)
-        wants_codes = is_quantised_input(weights.attention_output)
-        return self._attend(program, layer, place, weights.nothing, is_quantised=wants_codes)
 
-    def _qk_norm(self, program: Program, layer: LayerSpec, weights: LayerWeights) -> None:
-        """Norms of q and k that aren't of one head with weights for all; those are append's."""
-        if self.spec.qk_norm not in ("each", "all"):
-            return
-        kernel = self.kernels.number(residual.parts_kernel, elementwise.NORMS[self.spec.norm])
-        first = 0
-        for heads, weight in ((layer.num_heads, weights.q_norm), (layer.num_kv_heads, weights.k_norm)):
-            parts = heads if self.spec.qk_norm == "each" else 1
-            width = heads * layer.k_dim // parts
-            values = {
-                "x": self.qkv + first * 4,
-                "stride": self.qkv_stride,
-                "parts": parts,
-                "width": width,
-                "weight": weight,
-                "weight_stride": width * 4,
-                "eps": self.weights.eps,
-            }
-            program.add(kernel, Counts(rows=parts), residual.PART, values, has_barrier=first > 0)
-            first += heads * layer.k_dim
+        def multiply(placed: Placed, rows: Input, out: int, stride: int) -> None:
+            self._matmul(program, placed, rows, out, stride, is_few)
+
+        codecs, desk = self._codecs(place), self._desk(turn)
+        if weights.latent is not None:
+            assert self.latents is not None and turn is not None, program.layer
+            return self.latents.write(
+                program,
+                weights.latent,
+                place,
+                codecs[0],
+                rows,
+                desk,
+                multiply,
+                has_tallies=has_tallies,
+                low_is_quantised=bool(weights.latent.q_b) and is_quantised_input(weights.latent.q_b),
+                is_quantised=is_quantised_input(weights.attention_output),
+            )
+        turned = 0 if turn is None else self._turns[turn].dim
+        return self.heads.write(
+            program, layer, weights, place, codecs, rows, desk, multiply, turned=turned, has_tallies=has_tallies
+        )
+
+    def _codecs(self, place: LayerPlace) -> tuple[int, int]:
+        spec = self.cache.groups[place.group].spec
+        return spans.CODECS[spec.k_codec], spans.CODECS[spec.v_codec]
+
+    def _desk(self, turn: int | None) -> Desk:
+        """What a layer's attention works with; where nothing is turned, its angles are never read."""
+        return Desk(
+            self.q,
+            self.sink_q,
+            self.attended,
+            self.attended_stride,
+            self.attended_q,
+            self.parts,
+            *((self.x, self.x) if turn is None else self.angles[turn]),
+            self.max_rows,
+            self.num_threads,
+        )
 
     def _branch(self, program: Program, placed: Placed, rows: Input, norm: Norm, is_few: bool) -> None:
         """A branch's last matrix, and what it gives added to the residual stream."""
@@ -401,134 +408,6 @@ class Writer:
         }
         kernel = self.kernels.number(residual.residual_kernel, elementwise.NORMS[norm.kind])
         program.add(kernel, Counts(rows=1), residual.RES, values)
-
-    def _latent(
-        self,
-        program: Program,
-        weights: LayerWeights,
-        rows: Input,
-        place: LayerPlace,
-        turn: int,
-        is_few: bool,
-        has_tallies: bool,
-    ) -> Input:
-        """Latent attention up to its last matrix."""
-        assert self.latents is not None and weights.latent is not None
-
-        def multiply(placed: Placed, rows: Input, out: int, stride: int) -> None:
-            self._matmul(program, placed, rows, out, stride, is_few)
-
-        desk = Desk(
-            self.q,
-            self.sink_q,
-            self.attended,
-            self.attended_stride,
-            self.attended_q,
-            self.parts,
-            *self.angles[turn],
-            self.max_rows,
-            self.num_threads,
-        )
-        return self.latents.write(
-            program,
-            weights.latent,
-            place,
-            self._codecs(place)[0],
-            rows,
-            desk,
-            multiply,
-            has_tallies=has_tallies,
-            low_is_quantised=bool(weights.latent.q_b) and is_quantised_input(weights.latent.q_b),
-            is_quantised=is_quantised_input(weights.attention_output),
-        )
-
-    def _heads(self, layer: LayerSpec, place: LayerPlace) -> dict[str, int]:
-        """What the lines of append and attention share: where queries, keys and values stand."""
-        share = layer.num_heads // layer.num_kv_heads
-        return {
-            "kv_heads": layer.num_kv_heads,
-            "share": share,
-            "q": self.q,
-            "q_head": self.max_rows * share * layer.k_dim * 4,
-            **dataclasses.asdict(place),
-        }
-
-    def _codecs(self, place: LayerPlace) -> tuple[int, int]:
-        spec = self.cache.groups[place.group].spec
-        return spans.CODECS[spec.k_codec], spans.CODECS[spec.v_codec]
-
-    def _append(
-        self, program: Program, layer: LayerSpec, weights: LayerWeights, place: LayerPlace, turn: int | None
-    ) -> None:
-        turned = 0 if turn is None else self._turns[turn].dim
-        angles, sink_angles = (self.x, self.x) if turn is None else self.angles[turn]
-        has_norm = self.spec.qk_norm == "head"
-        values = {
-            "qkv": self.qkv,
-            "qkv_stride": self.qkv_stride,
-            "angles": angles,
-            "angles_stride": turned * 4,
-            "sink_angles": sink_angles,
-            "turned": turned,
-            "scale": weights.scale,
-            "q_norm": weights.q_norm if has_norm else -1,
-            "k_norm": weights.k_norm if has_norm else -1,
-            "eps": self.weights.eps,
-            "window": layer.window or 0,
-            "sink_q": self.sink_q,
-            **self._heads(layer, place),
-        }
-        kernel = self.kernels.number(blocks.append_kernel, layer.k_dim, *self._codecs(place))
-        program.add(kernel, Counts(row_chunks=layer.num_kv_heads), blocks.AP, values)
-
-    def _tally(self, program: Program, layer: LayerSpec, place: LayerPlace) -> None:
-        """Beside attention, which reads the same queries and keys: nobody waits for it before the next layer."""
-        share = layer.num_heads // layer.num_kv_heads
-        is_capped, cap = int(self.weights.score_cap >= 0), self.weights.score_cap
-        kernel = self.kernels.number(tally.tally_kernel, layer.k_dim, *self._codecs(place), share, is_capped)
-        counts = Counts(tallies=layer.num_kv_heads)
-        program.add(kernel, counts, tally.TALLY, {**self._heads(layer, place), "cap": cap}, has_barrier=False)
-
-    def _attend(
-        self, program: Program, layer: LayerSpec, place: LayerPlace, nothing: int, *, is_quantised: bool
-    ) -> Input:
-        """Attention, then what ends it: spans attended apart are merged, and rows quantised that no tile could.
-
-        A tile quantises its own heads' columns where these are whole groups; else ``finish`` quantises whole rows.
-        """
-        share, width = layer.num_heads // layer.num_kv_heads, layer.num_heads * layer.k_dim
-        has_whole_groups = share * layer.k_dim % GROUP == 0 or layer.num_kv_heads == 1
-        quantised = self.attended_q if is_quantised else -1
-        out = {
-            "out": self.attended,
-            "out_stride": self.attended_stride,
-            "parts": self.parts,
-            "window": layer.window or 0,
-            "width": width,
-            "quantised_stride": quantised_row_bytes(padded(width)),
-            "nothing": nothing,
-        }
-        tile_quantised = quantised if has_whole_groups else -1
-        is_capped, cap = int(self.weights.score_cap >= 0), self.weights.score_cap
-        values = {
-            "quantised": tile_quantised,
-            "sink_q": self.sink_q,
-            "cap": cap,
-            "chunks_ahead": self.num_threads,
-            **self._heads(layer, place),
-            **out,
-        }
-        kernel = self.kernels.number(attention.attention_kernel, layer.k_dim, *self._codecs(place), share, is_capped)
-        program.add(kernel, Counts(tiles=layer.num_kv_heads), attention.AT, values)
-        chunk_heads = share if has_whole_groups else layer.num_heads
-        chunks = layer.num_heads // chunk_heads
-        values = {"heads": layer.num_heads, "chunk_heads": chunk_heads, "share": share, "quantised": quantised, **out}
-        kernel = self.kernels.number(attention.finish_kernel, layer.k_dim, self._codecs(place)[1])
-        counts = Counts(split_rows=chunks) if has_whole_groups else Counts(rows=chunks)
-        program.add(kernel, counts, attention.FIN, values)
-        if is_quantised:
-            return Input(self.attended_q, out["quantised_stride"], is_quantised=True)
-        return Input(self.attended, self.attended_stride, is_quantised=False)
 
     def _experts(self, program: Program, layer: LayerWeights, weights: ExpertWeights, is_few: bool) -> None:
         """A layer's experts: the router reads floats, they themselves perhaps int8."""
