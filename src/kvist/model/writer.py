@@ -23,9 +23,9 @@ from kvist.kernels import (
     tally,
     target,
 )
-from kvist.kernels.layout import GROUP, PANEL_ROWS, SPAN_TOKENS, padded, quantised_row_bytes
+from kvist.kernels.layout import SPAN_TOKENS, padded, quantised_row_bytes
 from kvist.model import ranges
-from kvist.model.desk import Desk
+from kvist.model.desk import Desk, Multiply
 from kvist.model.expert_lines import ExpertLines, Site, wants_codes
 from kvist.model.expert_weights import ExpertWeights
 from kvist.model.families import DecoderSpec
@@ -34,6 +34,7 @@ from kvist.model.heads import num_shared, value_width
 from kvist.model.inputs import Input, is_quantised_input
 from kvist.model.latent_lines import LatentLines
 from kvist.model.layers import LayerWeights, ModelWeights, Norm, Turn
+from kvist.model.mlp_lines import MlpLines
 from kvist.model.program import Counts, Kernels, Program, Work
 from kvist.model.weights import Matrix, Placed
 from kvist.spec.model import LayerSpec, ModelSpec
@@ -78,8 +79,7 @@ class Writer:
     def _place(self) -> None:
         """Give every activation its place in the work arena."""
         work, layers, max_rows = Work(), self.model.layers, self.max_rows
-        has_mlp = any(self.model.experts_of(number) is None for number in range(len(layers)))
-        self.wide, self.mlp = padded(self.model.width), padded(self.model.mlp_width if has_mlp else 0)
+        self.wide = padded(self.model.width)
         self.x = work.place(max_rows * self.wide * 4)
         self.normed = work.place(max_rows * max(self.wide * 4, quantised_row_bytes(self.wide)))
         widest = max(layer.num_heads * max(layer.k_dim, self._attended_width(layer)) for layer in layers)
@@ -88,9 +88,7 @@ class Writer:
         self.attended_stride = padded(widest) * 4
         self.attended = work.place(max_rows * self.attended_stride)
         self.attended_q = work.place(max_rows * quantised_row_bytes(padded(widest)))
-        self.up_stride = 4 * self.mlp * (2 if self.spec.is_gated else 1)
-        self.up = work.place(max_rows * self.up_stride)
-        self.hidden = work.place(max_rows * max(self.mlp * 4, quantised_row_bytes(self.mlp)))
+        self.mlp = MlpLines(work, self.model, self.spec, self.kernels, max_rows, self.num_threads)
         self.branch = self.x if self._adds_at_once else work.place(max_rows * self.wide * 4)
         self.angles = [
             (work.place(max_rows * turn.dim * 4), work.place(max_rows * turn.dim * 4)) for turn in self._turns
@@ -144,10 +142,10 @@ class Writer:
             tally_bytes = max(tally.scratch_bytes(self.num_spans, share) for share in shares)
         low = padded(self.spec.latent.q_rank or 0) if self.spec.latent else 0
         outputs = [matrix for weights in self.weights.layers for matrix, _ in weights.attention_output]
-        widest = max(self.wide, self.mlp, low, *(padded(matrix.width) for matrix in outputs))
+        widest = max(self.wide, self.mlp.width, low, *(padded(matrix.width) for matrix in outputs))
         attending = attention.scratch_bytes(values, queries)
         multiplying = matmul.scratch_bytes(widest)
-        if any(self._is_gated_at_once(weights) for weights in self.weights.layers if weights.up):
+        if any(self.mlp.is_gated_at_once(weights) for weights in self.weights.layers if weights.up):
             multiplying = max(multiplying, gated.scratch_bytes(self.wide, self.max_rows))
         expert_bytes = self.experts.scratch_bytes if self.experts else 0
         return max(tally_bytes, expert_bytes, 4 * widest, multiplying, attending, 8 * dims)
@@ -173,7 +171,7 @@ class Writer:
             place, turn = self.cache.store.places[number], self.spec.rope_number(number, layer)
             rows = self._attention(program, layer, weights, place, turn, is_few, has_tallies)
             if self.spec.is_parallel:
-                hidden = self._hidden(program, weights, is_few)
+                hidden = self._mlp(program, weights, is_few)
                 self._branch(program, weights.attention_output, rows, weights.attention_post_norm, is_few)
                 self._branch(program, weights.down, hidden, weights.mlp_post_norm, is_few)
                 continue
@@ -181,7 +179,7 @@ class Writer:
             if weights.experts:
                 self._experts(program, weights, weights.experts, is_few)
             else:
-                hidden = self._hidden(program, weights, is_few)
+                hidden = self._mlp(program, weights, is_few)
                 self._branch(program, weights.down, hidden, weights.mlp_post_norm, is_few)
         program.layer = -1
         placed = [(self.weights.output, 0)]
@@ -325,6 +323,14 @@ class Writer:
             counts = Counts(if_outputs=across) if is_last else Counts(fixed=across)
             program.add(kernel, counts, matmul.MM, values, has_barrier=number == len(placed))
 
+    def _multiply(self, program: Program, is_few: bool) -> Multiply:
+        """``_matmul`` for those who write parts of a layer."""
+
+        def multiply(placed: Placed, rows: Input, out: int, stride: int) -> None:
+            self._matmul(program, placed, rows, out, stride, is_few)
+
+        return multiply
+
     def _chunk_panels(self, matrix: Matrix, is_few: bool) -> int:
         """Panels a chunk: for few rows two chunks a thread, or more of half a megabyte; for many one or two panels."""
         if not is_few:
@@ -344,11 +350,7 @@ class Writer:
     ) -> Input:
         """All of attention but its last matrix, whose input is returned."""
         rows = self._norm(program, weights.attention_norm, weights.qkv)
-
-        def multiply(placed: Placed, rows: Input, out: int, stride: int) -> None:
-            self._matmul(program, placed, rows, out, stride, is_few)
-
-        codecs, desk = self._codecs(place), self._desk(turn)
+        codecs, desk, multiply = self._codecs(place), self._desk(turn), self._multiply(program, is_few)
         if weights.latent is not None:
             assert self.latents is not None and turn is not None, program.layer
             return self.latents.write(
@@ -386,6 +388,11 @@ class Writer:
             self.num_threads,
         )
 
+    def _mlp(self, program: Program, weights: LayerWeights, is_few: bool) -> Input:
+        """All of the MLP but its last matrix, whose input is returned."""
+        rows = self._norm(program, weights.mlp_norm, weights.up)
+        return self.mlp.write(program, weights, rows, self._multiply(program, is_few), is_few=is_few)
+
     def _branch(self, program: Program, placed: Placed, rows: Input, norm: Norm, is_few: bool) -> None:
         """A branch's last matrix, and what it gives added to the residual stream."""
         self._matmul(program, placed, rows, self.branch, self.wide * 4, is_few, adds=self._adds_at_once)
@@ -420,55 +427,6 @@ class Writer:
             self._norm_to(program, layer.mlp_norm, codes)
         self.experts.write(program, weights, (floats, codes), is_few)
         self._add(program, layer.mlp_post_norm)
-
-    def _hidden(self, program: Program, weights: LayerWeights, is_few: bool) -> Input:
-        """All of the MLP but its last matrix, whose input is returned."""
-        rows = self._norm(program, weights.mlp_norm, weights.up)
-        if not is_few and self._is_gated_at_once(weights):
-            return self._gated(program, weights.up[0][0], rows)
-        self._matmul(program, weights.up, rows, self.up, self.up_stride, is_few)
-        return self._activation(program, is_few, is_quantised=is_quantised_input(weights.down))
-
-    def _is_gated_at_once(self, weights: LayerWeights) -> bool:
-        """Whether gate and up are one matrix, in panels of which two are a group that the next matrix reads."""
-        is_one = self.spec.is_gated and len(weights.up) == 1 and self.model.mlp_width % GROUP == 0
-        return is_one and is_quantised_input(weights.up) and is_quantised_input(weights.down)
-
-    def _gated(self, program: Program, matrix: Matrix, rows: Input) -> Input:
-        """Gate, up and activation in one line."""
-        stride = quantised_row_bytes(self.mlp)
-        values = {
-            "w": matrix.offset,
-            "panels": self.mlp // PANEL_ROWS,
-            "width": padded(matrix.width),
-            "x": rows.at,
-            "x_stride": rows.stride,
-            "bias": matrix.bias,
-            "out": self.hidden,
-            "out_stride": stride,
-            "stride_groups": self.num_threads,
-        }
-        kind = elementwise.ACTIVATIONS[self.spec.activation]
-        kernel = self.kernels.number(gated.gated_kernel, matmul.FORMS[matrix.form], kind)
-        program.add(kernel, Counts(fixed=self.mlp // GROUP), gated.GATED, values)
-        return Input(self.hidden, stride, is_quantised=True)
-
-    def _activation(self, program: Program, is_few: bool, *, is_quantised: bool) -> Input:
-        stride = quantised_row_bytes(self.mlp) if is_quantised else self.mlp * 4
-        segment = padded(-(-self.mlp // (2 * self.num_threads))) if is_few else self.mlp
-        values = {
-            "gate": self.up,
-            "up": self.up + padded(self.model.mlp_width, 16) * 4 if self.spec.is_gated else -1,
-            "stride": self.up_stride,
-            "width": self.model.mlp_width,
-            "segment": segment,
-            "out": self.hidden,
-            "out_stride": stride,
-        }
-        kind = elementwise.ACTIVATIONS[self.spec.activation]
-        kernel = self.kernels.number(elementwise.activation_kernel, kind, int(is_quantised))
-        program.add(kernel, Counts(row_chunks=-(-self.mlp // segment)), elementwise.ACT, values)
-        return Input(self.hidden, stride, is_quantised)
 
 
 def tile_rows(layer: LayerSpec) -> int:
