@@ -136,3 +136,19 @@ def test_kernels_compile_where_nothing_can_be_kept(tmp_path: Path) -> None:
     assert first[0] == second[0] == 1
     assert first[1] == second[1] != []
     assert (first[2], second[2]) == (0, 1)
+
+
+VARIANTS = """
+import json, sys
+import numpy as np
+from kvist.kernels import elementwise, jit
+kernels = [elementwise.norm_kernel(kind, 0) for kind in map(int, sys.argv[1])]
+hits = [sum(kernel.stats.cache_hits.values()) for kernel in kernels]
+print(json.dumps([hits, len(set(jit.addresses(kernels).tolist()))]))
+"""
+
+
+def test_kernels_that_two_processes_compiled_are_two_in_a_third(tmp_path: Path) -> None:
+    """Their symbols' names must differ: each process counts its functions anew, and both counted the same."""
+    for kinds, found in (("0", [[0], 1]), ("1", [[0], 1]), ("01", [[1, 1], 2])):
+        assert answer(start("-c", VARIANTS, kinds, KVIST_CACHE_DIR=str(tmp_path))) == found

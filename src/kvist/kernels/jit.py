@@ -153,6 +153,15 @@ def _constant(value: Any) -> Any:
     return value
 
 
+def _own_name(function: Callable[..., Any]) -> str:
+    """A name that no kernel with other constants has, whichever process compiled it.
+
+    Compiled code is found by its symbol: the function's name, its types, and a number that each process counts anew.
+    Of two kernels of one function, compiled in two processes, a third would call one in both places.
+    """
+    return f"{function.__qualname__}_{hashlib.sha256(repr(_constants(function)).encode()).hexdigest()[:16]}"
+
+
 def _cached(dispatcher: Any) -> Any:
     """The dispatcher, its compiled code kept on disk: as ``enable_caching`` does it, with the cache above."""
     directory = cache_directory()
@@ -174,6 +183,7 @@ def kernel(signature: Any = None) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         if IS_JIT_OFF:
             return function
+        function.__qualname__ = _own_name(function)
         dispatcher = _cached(numba.njit(**OPTIONS)(function))
         if signature is not None:
             dispatcher.compile(signature)
@@ -201,7 +211,9 @@ def addresses(kernels: list[Any]) -> Any:
     """The kernels as the interpreter calls them: int64 addresses of their C wrappers, or functions when JIT is off."""
     if IS_JIT_OFF:
         return tuple(kernels)
-    return np.array([_address(compiled) for compiled in kernels], np.int64)
+    found = [_address(compiled) for compiled in kernels]
+    assert len(set(found)) == len(set(map(id, kernels))), "two kernels under one symbol"
+    return np.array(found, np.int64)
 
 
 def _address(compiled: Any) -> int:
