@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from oracles.cases import F32, Case
+from proof.measuring import measured, pytest_terminal_summary
 
 from kvist import LLM
 
-Worst = dict[tuple[str, str], list[float]]
-_MEASURED: Worst = defaultdict(list)
+__all__ = ["llm", "measured", "pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="module")
 def llm(case: Case) -> Iterator[LLM]:
     with LLM(case.path, cache=F32) as llm:
         yield llm
-
-
-@pytest.fixture(scope="session")
-def measured() -> Callable[[str, str, float], None]:
-    """Take note of a number: ``measured("llama", "logits error", 1e-6)``."""
-    return lambda family, what, number: _MEASURED[family, what].append(number)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _MEASURED:
-        terminalreporter.section("measured against the oracle")
-    for (family, what), numbers in sorted(_MEASURED.items()):
-        spread = f"least {min(numbers):.3g}, largest {max(numbers):.3g}, sum {sum(numbers):.6g}"
-        terminalreporter.write_line(f"{family:10} {what:40} {len(numbers):4} numbers: {spread}")
