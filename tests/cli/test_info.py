@@ -161,7 +161,7 @@ def test_images_that_are_not_read_are_said(kvist: Command, tmp_path: Path) -> No
     model = tiny_model("llama", 0)
     path = write_wrapped(model, tmp_path / "whole", "transformers 4", wrapped_config("llava", model.config))
     lines, whole = shown(kvist, str(path))
-    assert lines["left out"] == f"images aren't read: of {path} only the text model, without 1 other tensors"
+    assert lines["left out"] == f"images aren't read: {path} runs as its text model; tensors left out: 1"
     assert whole["left_out"] == lines["left out"]
     lines, alone = shown(kvist, str(write_directory(model, tmp_path / "alone")))
     assert "left out" not in lines

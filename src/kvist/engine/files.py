@@ -83,7 +83,7 @@ class ModelFiles:
         """Return a line that says what of the model isn't read; None where all is."""
         if not self.num_left_out:
             return None
-        return f"images aren't read: of {self.name} only the text model, without {self.num_left_out} other tensors"
+        return f"images aren't read: {self.name} runs as its text model; tensors left out: {self.num_left_out}"
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, with BOS where the model wants it. Raises RequestError where it can't."""
