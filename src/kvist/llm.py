@@ -80,11 +80,12 @@ class LLM:
 
     ``model`` is a name of the catalog, a path, ``hf:org/name``, or an opened ``ModelFiles``. ``weights`` converts at
     load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
-    model's trained one; ``on_limit`` says what happens there (stop, truncate, slide, refuse). ``cache`` says how keys
-    and values are kept, ``retention`` (such as "sinks:4+1020") whose, if not as ``cache`` has it. The cache is reserved
-    at once, for all requests together: ``kv_budget`` bytes (a number, or a text such as "1GiB"), else one sequence of
-    the context, at most half of the free memory. ``progress`` is called with the name of each part of loading as it
-    begins ("weights", "cache", "kernels"), and with "ready".
+    model's trained one; ``on_limit`` says what happens there (stop, truncate, slide, refuse). Dynamic and longrope
+    rotations are made for the context. ``cache`` says how keys and values are kept, ``retention`` (such as
+    "sinks:4+1020") whose, if not as ``cache`` has it. The cache is reserved at once, for all requests together:
+    ``kv_budget`` bytes (a number, or a text such as "1GiB"), else one sequence of the context, at most half of the free
+    memory. ``progress`` is called with the name of each part of loading as it begins ("weights", "cache", "kernels"),
+    and with "ready".
 
     Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority,
     shortest, cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first
@@ -126,7 +127,7 @@ class LLM:
             if warning:
                 warnings.warn(warning, ContextWarning, stacklevel=2)
             progress("weights")
-            self._decoder = load_decoder(self.files.checkpoint, weights=weights, threads=threads)
+            self._decoder = load_decoder(self.files.checkpoint, weights=weights, threads=threads, context=context)
         except BaseException:
             self.files.checkpoint.close()
             raise

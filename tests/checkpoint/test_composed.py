@@ -2,7 +2,8 @@
 number; and what is missing, misshapen or packed in another way is one line.
 
 The packers below follow the published layouts (see ``kvist.checkpoint.packed_words`` and ``small_floats``);
-``tests/oracles/test_quantised.py`` holds the readers to the reference libraries.
+``tests/test_weights_gptq.py``, ``tests/oracles_gptq`` and ``tests/oracles/test_quantised.py`` hold the readers to the
+reference libraries.
 """
 
 from __future__ import annotations
@@ -69,10 +70,12 @@ def gptq(
     scales, index = halves("scales", (groups, OUT)), np.arange(IN) // GROUP
     if order is not None:
         index = index[order]
-    stored = zeros if is_v2 else (zeros - 1) % (1 << bits)
+    stored = words(zeros, bits)
+    if not is_v2:  # of a whole word at once: a zero point of 0 borrows from its neighbour
+        stored = (stored.view(np.uint32) - words(np.ones((1, 32 // bits)), bits).view(np.uint32)).view(np.int32)
     tensors = {
         "qweight": words(codes.T, bits).T,
-        "qzeros": words(stored, bits),
+        "qzeros": stored,
         "scales": scales,
         "g_idx": index.astype(np.int32),
     }

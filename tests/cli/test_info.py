@@ -14,6 +14,9 @@ from checkpoint.sentencepiece_bytes import model_bytes
 from checkpoint.vocabularies import train_scored
 from fakes.command import Command
 from safetensors.numpy import save_file
+from tiny.models import tiny_model
+from tiny.tensors import write_directory
+from tiny.wrapped import wrapped_config, write_wrapped
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -152,6 +155,18 @@ def test_what_is_not_run_is_said(kvist: Command, tmp_path: Path) -> None:
     lines, found = shown(kvist, directory(tmp_path, model_type="falcon", alibi=True))
     assert lines["forward"].startswith("not run: a falcon with alibi positions isn't supported")
     assert found["switches"]["not_run"].startswith("a falcon")
+
+
+def test_images_that_are_not_read_are_said(kvist: Command, tmp_path: Path) -> None:
+    model = tiny_model("llama", 0)
+    path = write_wrapped(model, tmp_path / "whole", "transformers 4", wrapped_config("llava", model.config))
+    lines, whole = shown(kvist, str(path))
+    assert lines["left out"] == f"images aren't read: {path} runs as its text model; tensors left out: 1"
+    assert whole["left_out"] == lines["left out"]
+    lines, alone = shown(kvist, str(write_directory(model, tmp_path / "alone")))
+    assert "left out" not in lines
+    own = ("path", "model", "left_out")
+    assert {key: whole[key] for key in whole if key not in own} == {key: alone[key] for key in alone if key not in own}
 
 
 def test_a_gguf_file_with_a_sentencepiece_vocabulary(kvist: Command, tmp_path: Path) -> None:

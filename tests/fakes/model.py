@@ -98,7 +98,9 @@ def install(
     loaded: list[FakeDecoder] = []
     model = spec or fake_spec()
 
-    def load(checkpoint: object, *, weights: str | None = None, threads: int | None = None) -> FakeDecoder:
+    def load(
+        checkpoint: object, *, weights: str | None = None, threads: int | None = None, context: int | None = None
+    ) -> FakeDecoder:
         assert isinstance(checkpoint, FakeCheckpoint)
         loaded.append(FakeDecoder(model, threads=threads or 1, **decoder))
         return loaded[-1]

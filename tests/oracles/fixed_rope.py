@@ -1,4 +1,4 @@
-"""The oracle's rotations fixed to a model's context, as kvist fixes them: transformers looks at a sequence's length."""
+"""The oracle's rotations fixed to a context, as kvist fixes them: transformers looks at a sequence's length."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from oracles.huggingface import Oracle
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 
-def fixed_oracle(path: Path) -> Oracle:
-    """Return the oracle of a directory, whose longrope rotations all use their long factors if the model's context is
-    longer than the original one."""
+def fixed_oracle(path: Path, context: int | None = None) -> Oracle:
+    """Return the oracle of a directory, all of whose dynamic and longrope rotations are those of a sequence of
+    ``context`` tokens, None: of the model's own context."""
     oracle = Oracle(path)
     for module in oracle.model.modules():
-        if getattr(module, "rope_type", None) != "longrope":
+        kind = getattr(module, "rope_type", None)
+        if kind not in ("dynamic", "longrope"):
             continue
-        context = module.config.max_position_embeddings
-        is_long = context > module.config.rope_parameters["original_max_position_embeddings"]
-        fixed, _ = ROPE_INIT_FUNCTIONS["longrope"](
-            module.config, torch.device("cpu"), seq_len=context if is_long else None
-        )
+        length = context or module.config.max_position_embeddings
+        fixed, _ = ROPE_INIT_FUNCTIONS[kind](module.config, torch.device("cpu"), seq_len=length)
         module.inv_freq.copy_(fixed)
         module.original_inv_freq.copy_(fixed)
-        module.long_inv_freq = fixed
+        module.long_inv_freq = fixed  # which longrope takes for a sequence beyond the original context
+        module.max_seq_len_cached = max(length, module.max_seq_len_cached)  # dynamic makes others for a longer one
     return oracle

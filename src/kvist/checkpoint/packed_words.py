@@ -1,8 +1,9 @@
 """Integers of 2, 4 or 8 bits packed in 32-bit words: GPTQ, AWQ, and compressed-tensors' ``pack-quantized``.
 
 GPTQ    qweight [in / n, out]: a word holds n neighbouring inputs, the first in its lowest bits; qzeros
-        [groups, out / n] holds each zero point minus one (``checkpoint_format`` gptq_v2: as it is); scales
-        [groups, out]; g_idx [in] is the group of each input. https://github.com/AutoGPTQ/AutoGPTQ (nn_modules/qlinear)
+        [groups, out / n] holds each zero point minus one, where one is taken from all of a word in one subtraction
+        that borrows after a zero point of 0 (``checkpoint_format`` gptq_v2: as it is); scales [groups, out]; g_idx
+        [in] is the group of each input. https://github.com/ModelCloud/GPTQModel (nn_modules/qlinear, utils/model.py)
 AWQ     qweight [in, out / 8]: a word holds 8 neighbouring outputs in the order 0 2 4 6 1 3 5 7; qzeros
         [groups, out / 8] likewise; scales [groups, out]. https://github.com/casper-hansen/AutoAWQ
         (utils/packing_utils.py)
@@ -63,7 +64,8 @@ def gptq_or_awq(parts: Parts, stem: str) -> Composed:
     groups = _group_of_inputs(parts, f"{stem}.g_idx", inputs, num_groups, group)
     part_names = (*names, *parts.present(f"{stem}.g_idx"))
     order = AWQ_ORDER if is_awq else None
-    offset = 0 if is_awq or parts.settings.get("checkpoint_format") == "gptq_v2" else 1
+    is_less_one = not is_awq and parts.settings.get("checkpoint_format") != "gptq_v2"
+    ones = np.uint32(sum(1 << bits * n for n in range(count))) if is_less_one else np.uint32(0)
     is_symmetric = parts.settings.get("sym", not is_awq) is True and not is_awq and bits == 4
 
     def numbers(rows: Rows) -> Ints:
@@ -76,8 +78,7 @@ def gptq_or_awq(parts: Parts, stem: str) -> Composed:
         return unpacked(columns, bits)
 
     def zeros(rows: Rows) -> Ints:
-        all_zeros = unpacked(parts.array(names[1]), bits, order)
-        found = (all_zeros[:, rows].T + np.int16(offset)) & np.int16((1 << bits) - 1)
+        found = unpacked(parts.array(names[1]).view(np.uint32) + ones, bits, order)[:, rows].T
         if is_symmetric and (found != 8).any():
             raise CheckpointError(f'{quote(names[1])} has zero points other than 8, but its config says "sym": true')
         return found

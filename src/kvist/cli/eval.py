@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +82,8 @@ def evaluate(
     out, machine, specs = Output(is_json), this_machine(), keeping.specs()
     with open_model(model) as files, ExitStack() as held:
         work = _work(files, texts)
-        models = _load(files, held, weights, quality_weights, threads or usable_cores().num_usable)
+        threads = threads or usable_cores().num_usable
+        models = _load(files, held, weights, quality_weights, threads, work.context)
         facts = _facts(files, models, work)
         out.notice(f"{_about(facts)}; {machine}")
         rows, reference = _evaluated(out, models, specs, work, state, times, is_fresh=is_fresh)
@@ -124,16 +126,18 @@ def _work(files: ModelFiles, texts: TextOptions) -> Work:
     return quality.Work(windows, needles)
 
 
-def _load(files: ModelFiles, held: ExitStack, weights: str | None, quality_weights: str | None, threads: int) -> Models:
-    """Load the model as it is run, and with weights in float, which is the same one where the file's are."""
+def _load(
+    files: ModelFiles, held: ExitStack, weights: str | None, quality_weights: str | None, threads: int, context: int
+) -> Models:
+    """Load the model as it is run with a context, and with float weights: the same one where the file's are float."""
     from kvist.lab.quality import Models, rounds_activations
     from kvist.model.decoder import load_decoder
 
-    speed = held.enter_context(closing(load_decoder(files.checkpoint, weights=weights, threads=threads)))
+    load = partial(load_decoder, files.checkpoint, threads=threads, context=context)
+    speed = held.enter_context(closing(load(weights=weights)))
     if quality_weights is None and not rounds_activations(speed):
         return Models(speed, speed)
-    found = load_decoder(files.checkpoint, weights=quality_weights or "bf16", threads=threads)
-    return Models(held.enter_context(closing(found)), speed)
+    return Models(held.enter_context(closing(load(weights=quality_weights or "bf16"))), speed)
 
 
 def _facts(files: ModelFiles, models: Models, work: Work) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("family", f"{facts['architecture']}, {sizes}, {facts['num_parameters']:,} parameters"),
         *(("layers", _layers(layer)) for layer in facts["layers"]),
         *(("experts", _experts(kind)) for kind in facts["experts"]),
+        *([("left out", facts["left_out"])] if facts["left_out"] else []),
         ("positions", _positions(facts["rope"])),
         ("forward", in_a_line(facts["switches"])),
         ("context", f"{facts['context_length']} tokens"),

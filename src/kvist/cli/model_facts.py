@@ -37,6 +37,7 @@ def model_facts(files: ModelFiles, cache: CacheSpec) -> dict[str, Any]:
         "width": spec.width,
         "mlp_width": spec.mlp_width,
         "experts": _experts(spec.experts),
+        "left_out": files.left_out,
         "rope": _rope(files.checkpoint.config, switches.get("num_layers_unrotated", 0)),
         "switches": switches,
         "vocab_size": spec.vocab_size,

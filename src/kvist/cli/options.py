@@ -172,9 +172,9 @@ class LoadOptions:
         """Load the weights, reserve the cache and make the kernels ready; Ctrl-C ends the process."""
         from kvist.llm import LLM
 
-        conversion = files.conversion(self.weights)
-        if conversion:
-            sys.stderr.write(conversion + "\n")
+        for notice in (files.left_out, files.conversion(self.weights)):
+            if notice:
+                sys.stderr.write(notice + "\n")
         with EndsProcess(), warnings.catch_warnings():
             warnings.simplefilter("ignore", ContextWarning)  # ``shortfall`` says it
             return LLM(

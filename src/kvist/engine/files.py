@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kvist.checkpoint.catalog import open_checkpoint
 from kvist.checkpoint.chat_tokens import encode_chat
 from kvist.checkpoint.files import Checkpoint
+from kvist.checkpoint.text_part import text_only
 from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from kvist.engine.defaults import default_params, end_token_ids
 from kvist.engine.request import SamplingParams
@@ -32,7 +33,10 @@ Messages = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """An opened model. ``tokenizer`` is None where it has none; ``params`` are the model's own sampling settings."""
+    """An opened model. ``tokenizer`` is None where it has none; ``params`` are the model's own sampling settings.
+
+    ``num_left_out`` of the files' tensors aren't the text model's.
+    """
 
     name: str
     checkpoint: Checkpoint
@@ -40,6 +44,7 @@ class ModelFiles:
     tokenizer: Tokenizer | None
     params: SamplingParams
     end_token_ids: frozenset[int]
+    num_left_out: int = 0
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +78,13 @@ class ModelFiles:
         """Return a line that says which types become larger ones when they are loaded; None where none do."""
         return None if weights else kept.notice(self.checkpoint.tensors.values())
 
+    @property
+    def left_out(self) -> str | None:
+        """Return a line that says what of the model isn't read; None where all is."""
+        if not self.num_left_out:
+            return None
+        return f"images aren't read: {self.name} runs as its text model; tensors left out: {self.num_left_out}"
+
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``, with BOS where the model wants it. Raises RequestError where it can't."""
         return self.require_tokenizer().encode(text)
@@ -103,8 +115,9 @@ class ModelFiles:
 
 def open_model(name: str | Path) -> ModelFiles:
     """Open the model that ``name`` stands for; close it when done. Raises CheckpointError or SpecError."""
-    checkpoint = open_checkpoint(name)
+    whole = open_checkpoint(name)
     try:
+        checkpoint = text_only(whole)
         tokenizer = load_tokenizer(checkpoint)
         ends = end_token_ids(checkpoint.generation_config) | end_token_ids(checkpoint.config)
         return ModelFiles(
@@ -114,7 +127,8 @@ def open_model(name: str | Path) -> ModelFiles:
             tokenizer=tokenizer,
             params=default_params(checkpoint.generation_config),
             end_token_ids=ends | (tokenizer.eos_token_ids if tokenizer else frozenset()),
+            num_left_out=len(whole.tensors) - len(checkpoint.tensors),
         )
     except BaseException:
-        checkpoint.close()
+        whole.close()
         raise

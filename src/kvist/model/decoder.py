@@ -285,10 +285,13 @@ class Decoder:
             )
 
 
-def load_decoder(checkpoint: Checkpoint, *, weights: str | None = None, threads: int | None = None) -> Decoder:
+def load_decoder(
+    checkpoint: Checkpoint, *, weights: str | None = None, threads: int | None = None, context: int | None = None
+) -> Decoder:
     """Load a checkpoint's weights for the kernels.
 
-    ``weights``: f32, bf16, q8 or q4, to which matrices are converted; as they are by default.
+    ``weights``: f32, bf16, q8 or q4, to which matrices are converted; as they are by default. ``context``: the tokens
+    that rotations are made for, where their scaling looks at them (dynamic, longrope); the model's own by default.
 
     Raises:
         CheckpointError, UnsupportedError, SpecError: the model can't be run, and why.
@@ -299,6 +302,7 @@ def load_decoder(checkpoint: Checkpoint, *, weights: str | None = None, threads:
     model = model_spec_from_config(checkpoint.config)
     check_runs(model)
     spec = family.switches(checkpoint.config, model.layers[0].k_dim)
+    spec = spec if context is None else spec.for_context(context)
     num_threads = threads or 1
     packed = load_weights(checkpoint, model, family, spec, weights=weights, num_threads=num_threads)
     return Decoder(model, spec, packed, num_threads=num_threads)

@@ -2,14 +2,14 @@
 
 Powers and logarithms are taken in decimal arithmetic of 40 digits and rounded once, so that no library's ``pow``
 decides a bit. Scaling follows transformers' ``modeling_rope_utils``: none, linear, dynamic, llama3, yarn, longrope;
-where that looks at a sequence's length (dynamic, longrope), this takes the model's context, so that a key's bits never
-depend on what comes later. ``factors`` are a GGUF file's finished divisors.
+where that looks at a sequence's length (dynamic, longrope), this takes the context that the model is opened with, so
+that a key's bits never depend on what comes later. ``factors`` are a GGUF file's finished divisors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from math import ceil, floor, inf, isfinite
 
@@ -20,6 +20,8 @@ from kvist.checkpoint.files import quote
 from kvist.errors import SpecError, UnsupportedError
 
 SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "factors")
+BY_CONTEXT = ("dynamic", "longrope")
+"""Those that look at the context a model is opened with."""
 _OTHER_NAMES = {"su": "longrope", "ntk": "dynamic"}
 _DIGITS = Context(prec=40)
 _TWO_PI = 6.283185307179586
@@ -27,12 +29,16 @@ _TWO_PI = 6.283185307179586
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """``dim`` of a head's dims are rotated; ``settings`` are the scaling's own, under Hugging Face's names."""
+    """``dim`` of a head's dims are rotated; ``settings`` are the scaling's own, under Hugging Face's names.
+
+    ``opened_with``: the context that the model was opened with, where that isn't its own and the scaling looks at it.
+    """
 
     dim: int
     base: float
     scaling: str = "default"
     settings: tuple[tuple[str, object], ...] = ()
+    opened_with: int | None = None
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:
@@ -52,7 +58,18 @@ class RopeSpec:
     @property
     def context(self) -> float:
         """The context that the rotation is made for."""
+        return self.opened_with or self.longest_context
+
+    @property
+    def longest_context(self) -> float:
+        """The context that the model says it was stretched to."""
         return self.setting("max_position_embeddings")
+
+    def for_context(self, context: int) -> RopeSpec:
+        """Return the rotation of a model that is opened with so many tokens: this one, unless it looks at them."""
+        if self.scaling not in BY_CONTEXT or context == self.context:
+            return self
+        return replace(self, opened_with=context)
 
     def has(self, name: str) -> bool:
         return dict(self.settings).get(name) is not None
@@ -135,7 +152,10 @@ def frequencies(rope: RopeSpec) -> npt.NDArray[np.float32]:
 
 
 def attention_factor(rope: RopeSpec) -> float:
-    """What cosines and sines are multiplied with (yarn and longrope: about how far the context was stretched)."""
+    """What cosines and sines are multiplied with (yarn and longrope: about how far the context was stretched).
+
+    The model's own, however short the context that it's opened with: it was trained so.
+    """
     if rope.scaling not in ("yarn", "longrope"):
         return 1.0
     if rope.has("attention_factor"):
@@ -150,8 +170,8 @@ def attention_factor(rope: RopeSpec) -> float:
 
 
 def _stretch(rope: RopeSpec) -> float:
-    """How many times longer the context is than the original one, as stated or as the two say."""
-    return rope.setting("factor", rope.context / rope.original_context)
+    """How many times longer the model's context is than the original one, as stated or as the two say."""
+    return rope.setting("factor", rope.longest_context / rope.original_context)
 
 
 def _log(number: float) -> Decimal:

@@ -66,7 +66,7 @@ def model_spec_from_config(config: Mapping[str, object]) -> ModelSpec:
         SpecError: a key is missing, of the wrong type, or contradicts another; or the model type is unknown and
             the keys don't suffice for uniform attention.
     """
-    name, text = _text_part(config)
+    name, text = text_part(config)
     model_type = MODEL_TYPES.get(ALIASES.get(name, name))
     if model_type is None:
         return _assumed_uniform(name, text)
@@ -76,13 +76,13 @@ def model_spec_from_config(config: Mapping[str, object]) -> ModelSpec:
     return _build(name, model_type, Fields(text, defaults), Fields(config, {}))
 
 
-def _text_part(config: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
+def text_part(config: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
     """Return the model type of the text part and its keys."""
     outer = Fields(config, {})
     name = outer.text("model_type")
     thinker = outer.value("thinker_config")
     if isinstance(thinker, Mapping):
-        return _text_part(thinker)
+        return text_part(thinker)
     for key in _TEXT_KEYS:
         part = outer.value(key)
         if isinstance(part, Mapping):

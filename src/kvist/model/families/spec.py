@@ -6,7 +6,7 @@ Knows no family; each has a file beside this one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvist.model.rope import RopeSpec
 from kvist.spec.model import LayerSpec
@@ -131,6 +131,15 @@ class DecoderSpec:
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The model's different rotations."""
         return tuple(rope for rope in (self.rope, self.window_rope) if rope is not None)
+
+    def for_context(self, context: int) -> DecoderSpec:
+        """Return the switches of a model that is opened with so many tokens."""
+        rope, window_rope = self.rope, self.window_rope
+        return replace(
+            self,
+            rope=rope and rope.for_context(context),
+            window_rope=window_rope and window_rope.for_context(context),
+        )
 
     def rope_number(self, number: int, layer: LayerSpec) -> int | None:
         """Which of ``ropes`` a layer turns q and k by, or None."""
