@@ -26,8 +26,9 @@ _FLOOR = ("avx2", "fma", "f16c")
 class Target:
     """What kernels are compiled for: ``name`` is avx512vnni, avx512, avx2, neon or generic.
 
-    ``tile_rows`` are most rows of a tile of one panel, ``pair_rows`` of one of two (0: there are none), ``query_rows``
-    most queries of a group in attention. Quantised weights are multiplied two panels at a time from ``pairs_from`` rows on.
+    ``tile_rows`` are most rows of a tile of one panel, ``pair_rows`` of one of two (0: there are none); quantised
+    weights are multiplied two panels at a time from ``pairs_from`` rows on. ``query_rows`` are most queries of a group
+    in attention.
     """
 
     name: str
