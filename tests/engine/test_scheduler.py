@@ -125,6 +125,37 @@ def test_that_users_have_read_more_since_a_prompt_came_is_no_reason_to_wait_long
     assert clock.now_s - before_s > 1.7 * calm_s
 
 
+def test_a_crowd_is_let_in_by_larger_pieces_than_who_comes_later() -> None:
+    """Nobody of a crowd has known steps without the others; those who decode already have, and wait for less."""
+
+    def rows_a_step(num_before: int) -> float:
+        engine, decoder, _ = timed_engine(num_sequences=32)
+        first = [engine.add(request(number, 100, 400)) for number in range(num_before)]
+        while not all(user.answers[0].num_generated for user in first):
+            engine.step()
+        num_passes = len(decoder.passes)
+        crowd = [engine.add(request(50 + number, 100, 400)) for number in range(24)]
+        while not all(user.answers[0].num_generated for user in crowd):
+            engine.step()
+        return 24 * 100 / (len(decoder.passes) - num_passes)
+
+    assert rows_a_step(0) > 1.7 * rows_a_step(2)
+
+
+def test_who_does_not_fit_is_no_company() -> None:
+    """Two hundred wait; the steps of those ten for whom there is room are what all are measured by."""
+    engine, decoder, clock = timed_engine(num_tokens=1024)
+    for number in range(200):
+        engine.add(request(number % 90, 200, 100, salt=str(number)))
+    gaps = []
+    for _ in range(100):
+        before_s = clock.now_s
+        engine.step()
+        gaps.append(clock.now_s - before_s)
+    num_fitting = 2 * 1024 // 200
+    assert max(gaps[2:]) <= 4 * (STEP_S + num_fitting * (ROW_S + 300 * decoder.decode_read_s)), max(gaps[2:])
+
+
 @pytest.mark.parametrize(("num_users", "most_steps"), [(0, 3), (8, 8)])
 def test_a_short_prompt_does_not_wait_for_a_long_one(num_users: int, most_steps: int) -> None:
     engine, decoder, _ = timed_engine()

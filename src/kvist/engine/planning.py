@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from kvist.cache.kv_cache import KvCache
 from kvist.engine.answer import Answer
@@ -19,14 +20,15 @@ from kvist.engine.policy import Policy, Running
 from kvist.engine.prospect import Prospect, Prospects
 from kvist.engine.room import Room
 from kvist.engine.speculation import NO_DRAFT, Draft
-from kvist.spec.cache import BLOCK_TOKENS
+from kvist.spec.cache import BLOCK_TOKENS, num_blocks
 
 
 @dataclass(frozen=True)
 class Settings:
     """How steps are made.
 
-    ``stretch``: a step with users that decode may take this many times as long as one took before a prompt came.
+    ``stretch``: a step with users that decode may take this many times as long as one took before a prompt came, or
+    will take once all are decoding who came before them.
     ``least_rows`` of the oldest prompt are computed in each step whatever that takes, so that it ends.
     ``max_running`` answers hold blocks at most; None: as many as a pass has rows.
     """
@@ -81,7 +83,8 @@ class Planning:
         prompts = [answer for answer in self._rows if not answer.is_decoding] if len(decoding) < len(self._rows) else []
         if decoding:
             self._load = decode_load(len(decoding), sum(answer.num_held for answer in decoding))
-            self._limit_s = self._settings.stretch * self._cost.predict(self._calm_load(decoding, prompts))
+            calm = self._calm_load(decoding, prompts).plus(self._company(decoding, prompts))
+            self._limit_s = self._settings.stretch * self._cost.predict(calm)
         self._draft([answer for answer in decoding if answer.drafter is not None], len(decoding))
         if prompts and prompts[0].num_left > BRIEF * self._settings.least_rows:
             self._hurry(prompts)
@@ -135,6 +138,23 @@ class Planning:
         num_steps = self._step - prompts[0].admission_step if prompts else 0
         num_before = sum(max(answer.num_prompt, answer.num_held - num_steps) for answer in decoding)
         return decode_load(len(decoding), num_before)
+
+    def _company(self, decoding: list[Answer], prompts: list[Answer]) -> Load:
+        """The decodes of those who were there before the first of ``decoding`` was let in, as far as they fit.
+
+        Who comes in a crowd can expect steps of the whole crowd. Measured by those few who decode already, the prompts
+        of all others would be computed in small pieces, which takes everybody longer.
+        """
+        oldest = min(decoding, key=lambda answer: answer.admission)
+        waiting = islice(self._waiting, max(0, self._most_running - len(self._rows)))
+        company = [answer for answer in (*prompts, *waiting) if answer.arrival_step < oldest.admission_step]
+        left, num_tokens, number = min(self._room.available), 0, 0
+        for answer in company:
+            left -= num_blocks(len(answer.context)) if answer.sequence is None else 0
+            if left < 0:
+                break
+            num_tokens, number = num_tokens + len(answer.context), number + 1
+        return decode_load(number, num_tokens)
 
     # ---- drafts ----------------------------------------------------------------------------------------------------
 

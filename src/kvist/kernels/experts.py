@@ -314,14 +314,14 @@ def expert_matmul(chunk, thread, line, program, table, weights, work, multiply, 
 
 def expert_matmul_kernel(form: int) -> Any:
     """The kernel that multiplies experts' rows with their weights of one form."""
-    rows, pair_rows, fewer = num_tile_rows()
+    rows, pair_rows, fewer, least = num_tile_rows(form)
     dots, pair, source = inner_of(form)
     multiply = multiply_panels if pair_rows else multiply_singly
 
     @kernel(SIGNATURE)
     def run_expert_matmul(chunk, thread, line, program, table, weights, cache, work):
         ways = Ways(static(form), static(rows), dots)
-        pairs = PairWays(static(form), static(pair_rows), static(fewer), pair, source)
+        pairs = PairWays(static(form), static(pair_rows), static(fewer), static(least), pair, source)
         expert_matmul(chunk, thread, line, program, table, weights, work, multiply, ways, pairs)
 
     return run_expert_matmul

@@ -71,14 +71,14 @@ def gated(chunk, thread, line, program, table, weights, work, ways, pairs, multi
 
 def gated_kernel(form: int, kind: int) -> Any:
     """The kernel for weights of one form and an activation."""
-    rows, pair_rows, fewer = num_tile_rows()
+    rows, pair_rows, fewer, least = num_tile_rows(form)
     dots, pair, source = inner_of(form)
     multiply = multiply_two if pair_rows else multiply_two_singly
 
     @kernel(SIGNATURE)
     def run_gated(chunk, thread, line, program, table, weights, cache, work):
         ways = Ways(static(form), static(rows), dots)
-        pairs = PairWays(static(form), static(pair_rows), static(fewer), pair, source)
+        pairs = PairWays(static(form), static(pair_rows), static(fewer), static(least), pair, source)
         gated(chunk, thread, line, program, table, weights, work, ways, pairs, multiply, static(kind))
 
     return run_gated

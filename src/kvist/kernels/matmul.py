@@ -77,8 +77,10 @@ LINES_AHEAD = 4
 """Cache lines of the next weights that are asked for at each group: three tiles ask for all of a pair of panels."""
 WIDE_BYTES = 640
 """Bytes that a group of a 4-bit panel takes where it was widened."""
+Q8_0_LINES, Q4_LINES = -(-Q8_0_BYTES // LINE_BYTES), -(-Q4_1_BYTES // LINE_BYTES)
+"""Cache lines of a group."""
 AHEAD = 2048
-"""How many bytes ahead of the weights in use the next ones are asked for."""
+"""How many bytes ahead of the weights in use the next ones are asked for where there are few rows."""
 
 
 @inline
@@ -139,6 +141,19 @@ def start_of(work, sums, stride, rows, zero_point):
 
 
 @inline
+def ask_for_next(weights, at, width, rows, form):
+    """Ask for what is multiplied next, while the group at ``at`` is: the same group of the next panel in a full tile.
+
+    There is work enough meanwhile, and another tile of this panel may follow, in which nothing would be asked for.
+    """
+    if value(rows) > 2:
+        for line in range(Q8_0_LINES if value(form) == Q8_0 else Q4_LINES):
+            prefetch(weights, at + panel_bytes(width, form) + line * LINE_BYTES)
+    elif value(form) == Q8_0:
+        prefetch(weights, at + AHEAD)
+
+
+@inline
 def dots_q8(weights, panel, work, x, stride, width, rows, form):
     """[rows, 16] dot products with 8-bit weights."""
     acc = zero_f32(rows, LANES)
@@ -146,7 +161,7 @@ def dots_q8(weights, panel, work, x, stride, width, rows, form):
     count = width // GROUP
     for g in range(count):
         at = panel + g * Q8_0_BYTES
-        prefetch(weights, at + AHEAD)
+        ask_for_next(weights, at, width, rows, form)
         total = start_of(work, scales + (count + g) * 4, stride, rows, -128)
         for j in range(8):
             w = load_i32(weights, at + j * 64, LANES)
@@ -200,6 +215,7 @@ def dots_q4(weights, panel, work, x, stride, width, rows, form):
     count = width // GROUP
     for g in range(count):
         at = q4_group(panel, g, form)
+        ask_for_next(weights, at, width, rows, form)
         total = start_of(work, scales + (count + g) * 4, stride, rows, zero_point(form))
         for j in range(4):
             w = load_i32(weights, at + j * 64, LANES)
@@ -314,11 +330,15 @@ class Ways(NamedTuple):
 
 
 class PairWays(NamedTuple):
-    """The same for tiles of two panels, of ``rows`` or of ``fewer`` rows; ``source`` says where the panels stand."""
+    """The same for tiles of two panels, of ``rows`` or of ``fewer`` rows, and for tasks of ``least`` rows or more.
+
+    ``source`` says where the panels stand.
+    """
 
     form: Any
     rows: Any
     fewer: Any
+    least: Any
     dots: Any
     source: Any
 
@@ -439,7 +459,7 @@ def task_of(chunk, line, program, table, across):
 def multiply_two(weights, at, size, work, scratch, task, ahead, ways, pairs):
     """The task's rows times the two panels from ``at`` on, of ``size`` bytes each."""
     row = task.row
-    if task.end_row - row >= value(pairs.rows):
+    if task.end_row - row >= value(pairs.least):
         row = multiply_pair(weights, at, at + size, work, scratch, task, ahead, pairs)
     for panel in range(2):
         multiply_panel(weights, at + panel * size, work, rest_of(task, row, panel), ways)
@@ -459,7 +479,7 @@ def multiply_panels(weights, work, scratch, w, panels, p, end, step, task, ways,
     ``step``: how many panels after its first this thread is likely to go on when it is done.
     """
     size = panel_bytes(task.width, ways.form)
-    if task.end_row - task.row >= value(pairs.rows):
+    if task.end_row - task.row >= value(pairs.least):
         while p + 2 <= end:
             at = w + p * size
             to = at + 2 * size if p + 4 <= end else at + step * size
@@ -496,10 +516,14 @@ PAIR_DOTS = {F32: pair_floats, F16: pair_floats, BF16: pair_floats, Q8_0: pair_q
 """Inner sequences by form: with one panel, and with two. Only what a model needs is compiled."""
 
 
-def num_tile_rows() -> tuple[int, int, int]:
-    """Most rows of a tile of one panel, of one of two panels (0: there are none), and of a smaller one of two."""
-    pair_rows = target.current().pair_rows
-    return target.current().tile_rows, pair_rows, pair_rows - 1
+def num_tile_rows(form: int) -> tuple[int, int, int, int]:
+    """Most rows of a tile of one panel, of one of two panels (0: there are none), and of a smaller one of two.
+
+    The last is from how many rows on a form takes tiles of two.
+    """
+    chosen = target.current()
+    least = chosen.pairs_from if form > BF16 else chosen.pair_rows
+    return chosen.tile_rows, chosen.pair_rows, chosen.pair_rows - 1, least
 
 
 def inner_of(form: int) -> tuple[Any, Any, Any]:
@@ -509,14 +533,14 @@ def inner_of(form: int) -> tuple[Any, Any, Any]:
 
 def matmul_kernel(form: int) -> Any:
     """The kernel that multiplies with weights of one form."""
-    rows, pair_rows, fewer = num_tile_rows()
+    rows, pair_rows, fewer, least = num_tile_rows(form)
     dots, pair, source = inner_of(form)
     multiply = multiply_panels if pair_rows else multiply_singly
 
     @kernel(SIGNATURE)
     def run_matmul(chunk, thread, line, program, table, weights, cache, work):
         ways = Ways(static(form), static(rows), dots)
-        pairs = PairWays(static(form), static(pair_rows), static(fewer), pair, source)
+        pairs = PairWays(static(form), static(pair_rows), static(fewer), static(least), pair, source)
         matmul(chunk, thread, line, program, table, weights, work, multiply, ways, pairs)
 
     return run_matmul

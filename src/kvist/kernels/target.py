@@ -1,7 +1,7 @@
 """The instruction-set choice: the one place where kernels differ by processor. Each choice gives the same bits.
 
 Numba compiles for ``NUMBA_CPU_NAME`` / ``NUMBA_CPU_FEATURES`` where they are set, else for the host; the same is
-followed here. ``tile_rows`` differs because AVX-512 has 32 registers of 16 lanes and AVX2 has 16 of 8.
+followed here. Tiles differ because AVX-512 has 32 registers of 16 lanes and AVX2 has 16 of 8.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ _FLOOR = ("avx2", "fma", "f16c")
 
 @dataclass(frozen=True)
 class Target:
-    """What kernels are compiled for: ``name`` is avx512vnni, avx512, avx2, neon or generic."""
+    """What kernels are compiled for: ``name`` is avx512vnni, avx512, avx2, neon or generic.
+
+    ``tile_rows`` are most rows of a tile of one panel, ``pair_rows`` of one of two (0: there are none); quantised
+    weights are multiplied two panels at a time from ``pairs_from`` rows on. ``query_rows`` are most queries of a group
+    in attention.
+    """
 
     name: str
     tile_rows: int
     pair_rows: int
     query_rows: int
+    pairs_from: int = 0
 
 
 @functools.cache
@@ -50,9 +56,9 @@ def current() -> Target:
     """The target of this process."""
     found = features()
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
-        return Target("avx512vnni", tile_rows=4, pair_rows=5, query_rows=6)
+        return Target("avx512vnni", tile_rows=4, pair_rows=5, query_rows=6, pairs_from=13)
     if {"avx512f", "avx512bw"} <= found:
-        return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6)
+        return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, pairs_from=13)
     if {"avx2", "fma"} <= found:
         return Target("avx2", tile_rows=4, pair_rows=0, query_rows=3)
     if platform.machine().lower() in ("aarch64", "arm64"):

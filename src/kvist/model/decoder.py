@@ -39,8 +39,8 @@ from kvist.spec.model import ModelSpec
 
 __all__ = ["Decoder", "Part", "load_decoder"]
 
-FEW_ROWS = 8
-"""Fewer rows than these run the program that is divided for few."""
+FEW_ROWS, FEW_EXPERT_ROWS = 16, 8
+"""Fewer rows than these run the program that is divided for few; with experts, which it reads anew for each pick."""
 
 SPLIT_CHUNKS = 1
 """Chunks a thread and KV head, about, where spans are attended apart."""
@@ -104,6 +104,7 @@ class Decoder:
         self.num_forward_tokens = 0
         self._unit_rows = unit_rows(model.layers[0])
         self._least_tiles = least_tiles(model.layers[0], num_threads)
+        self._few_rows = FEW_EXPERT_ROWS if any(model.experts) else FEW_ROWS
         self._team = Team(num_threads)
         self._kernels = Kernels()
         self._workspaces: weakref.WeakKeyDictionary[KvCache, _Workspace] = weakref.WeakKeyDictionary()
@@ -241,7 +242,7 @@ class Decoder:
         space.make_room(lowered.num_outputs)
         lowered.table[SCRATCH], lowered.table[SCRATCH_STRIDE] = space.scratch, space.scratch_bytes
         tallying = Tallying(lowered.table, tallied(parts), num_threads=self.num_threads, unit_rows=self._tally_rows)
-        program = space.programs[lowered.num_rows < FEW_ROWS, tallying.num_units > 0]
+        program = space.programs[lowered.num_rows < self._few_rows, tallying.num_units > 0]
         control = program.control(
             num_rows=lowered.num_rows,
             num_row_chunks=lowered.num_row_chunks,
