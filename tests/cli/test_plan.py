@@ -256,7 +256,7 @@ def test_a_picture(kvist: Command, config: str, tmp_path: Path, ending: str) -> 
         (("--users", "0"), "--users must be between 1"),
         (("--tp", "0"), "--tp must be between 1"),
         (("--retention", "some:4"), 'unknown policy "some:4" for --retention'),
-        (("--retention", "window:x"), '--retention window takes a number of tokens, got "x"'),
+        (("--retention", "window:x"), '--retention: window must keep between 1 and 1099511627776 tokens, got "x"'),
         (("--context-mean", "100"), "lengths that differ need both --context-mean and --context-p99"),
         (("--shared-prefix", "-3"), "--shared-prefix must be between 0"),
         (("--preemption", "2"), "--preemption must be between 0 and 1, got 2"),

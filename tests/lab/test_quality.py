@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +18,16 @@ from tiny.tensors import write_directory
 
 from kvist import LLM
 from kvist.checkpoint.catalog import open_checkpoint
-from kvist.errors import KvistError
+from kvist.errors import KvistError, RequestError
 from kvist.lab.figures import save_figure
 from kvist.lab.figures_quality import draw_quality, pareto
 from kvist.lab.needle import make_needle
 from kvist.lab.quality import Models, Work, cut, evaluate, rounds_activations
 from kvist.lab.quality_rows import Row, reference_perplexity, row
-from kvist.lab.quality_state import EvalState
+from kvist.lab.quality_state import EvalState, Losses, check_state_directory, check_state_file
 from kvist.model.decoder import load_decoder
 from kvist.spec.cache import CacheSpec, allocated_bytes, bytes_per_token, pool_bytes
+from kvist.spec.retention import RetentionSpec
 
 CONTEXT = 200
 SPECS = [CacheSpec("f32"), CacheSpec("bf16"), CacheSpec(k="f32", v="bf16")]
@@ -181,11 +185,166 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
         EvalState(file, "two")
     EvalState(file, "two", is_fresh=True).save()
     assert EvalState(file, "two").num_windows == 0
-    for text in ("", "{", "[]", '{"key": "two"}', '"\\ud800"'):
+    for text in ("", "{", "[]", '{"key": "two"}', '"\\ud800"', "[" * 100_000):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(KvistError, match="no state of kvist eval"):
             EvalState(file, "two")
     assert [found.name for found in tmp_path.iterdir()] == ["state"]
+
+
+LOSSES = Losses(kl=(0.5, 0.25), nll_sum=3.0, num_same_top=1, allocated_bytes=4096)
+
+
+def kl_text(*values: float) -> str:
+    return base64.b64encode(np.array(values, "<f8").tobytes()).decode()
+
+
+def put(*where: str, value: object) -> Callable[[dict[str, Any]], None]:
+    """Return what puts ``value`` into a document at ``where``."""
+
+    def change(document: dict[str, Any]) -> None:
+        found = document
+        for name in where[:-1]:
+            found = found[name]
+        found[where[-1]] = value
+
+    return change
+
+
+BF16 = repr(CacheSpec("bf16"))
+WINDOW = ("figures", BF16, "windows", "0")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        put("figures", value=[]),
+        put("figures", value=None),
+        put("figures", BF16, value={}),
+        put("figures", BF16, value=[]),
+        put("figures", BF16, "windows", value=[]),
+        put("figures", BF16, "windows", "one", value=LOSSES.as_json()),
+        put("figures", BF16, "windows", "1", value=LOSSES.as_json()),
+        put("figures", "reference", "windows", "0", value=None),
+        put("figures", BF16, "needles", value=None),
+        put("figures", BF16, "needles", "0", value="all"),
+        put("figures", BF16, "needles", "0", value=2),
+        put("figures", BF16, "tpot_s", "2", value=[]),
+        put("figures", BF16, "tpot_s", "2", value=float("inf")),
+        put(*WINDOW, value={"nll_sum": 3.0, "num_same_top": 1, "allocated_bytes": 4096}),
+        *(put(*WINDOW, "kl", value=kl) for kl in ("AAAA", "", "?", "\u00e9", 7, None)),
+        *(put(*WINDOW, "kl", value=kl_text(*kl)) for kl in ([0.5], [0.5] * 3, [0.5, np.nan], [0.5, np.inf], [0.5, -1])),
+        *(put(*WINDOW, "nll_sum", value=nll) for nll in ("3", None, float("nan"), float("inf"), 1e300, 10**400, True)),
+        *(put(*WINDOW, "num_same_top", value=count) for count in (3, -1, 1.5, "1")),
+        *(put(*WINDOW, "allocated_bytes", value=count) for count in (-1, 1e3, None)),
+        put("key", value=["key"]),
+        put("format", value="2"),
+    ],
+)
+def test_a_damaged_state_is_one_line(damage: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    state = EvalState(file, "key", positions=(2,))
+    for spec in (None, CacheSpec("bf16")):
+        state.put_window(spec, 0, LOSSES)
+    state.put_needle(CacheSpec("bf16"), 0, 0.5)
+    state.put_tpot(CacheSpec("bf16"), 2, 0.001)
+    state.save()
+    assert EvalState(file, "key", positions=(2,)).windows(CacheSpec("bf16"), 1) == [LOSSES]
+    check_state_file(file)
+    document = json.loads(file.read_text(encoding="utf-8"))
+    damage(document)
+    file.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(KvistError) as caught:
+        EvalState(file, "key", positions=(2,))
+    assert str(caught.value) == f'"{file}" holds no state of kvist eval; give another to --state, or remove it'
+    with pytest.raises(KvistError, match="holds no state of kvist eval"):
+        state.save()  # what another has put there isn't written over either
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "which is no file; give another to --state"),
+        ("file/state", "Not a directory; give --state a file that can be read and written"),
+        ("file/below/state", "Not a directory; give --state"),
+        ("n" * 5000, "File name too long; give --state"),
+        ("text", "holds no state of kvist eval"),
+    ],
+)
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_where_no_state_can_be_kept_is_said_and_left_alone(
+    tmp_path: Path, name: str, said: str, *, is_fresh: bool
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "text").write_text("a novel", encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    file = tmp_path / name
+    with pytest.raises(KvistError, match=said) as caught:
+        check_state_file(file, is_fresh=is_fresh)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(KvistError) as caught:
+        EvalState(file, "key", is_fresh=is_fresh).save()
+    assert ".new" not in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "text").read_text(encoding="utf-8") == "a novel"
+
+
+def test_a_directory_that_is_not_there_yet_is_made_when_a_state_is_saved(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b" / "state"
+    check_state_file(file)
+    check_state_directory(file.parent)
+    assert list(tmp_path.iterdir()) == []
+    EvalState(file, "key").save()
+    check_state_file(file)
+    assert EvalState(file, "key").num_windows == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a directory that nobody can write into")
+def test_a_directory_that_cannot_be_written_is_told_before_anything_is_measured() -> None:
+    with pytest.raises(KvistError, match=r'in "/proc": .*; give --state a file that can be read and written'):
+        check_state_file(Path("/proc/state"))
+
+
+def test_any_state_may_be_measured_afresh(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    for document in ({"format": 1, "key": "old", "figures": []}, {"format": 2, "key": "two", "figures": {"x": {}}}):
+        file.write_text(json.dumps(document), encoding="utf-8")
+        check_state_file(file, is_fresh=True)
+        EvalState(file, "two", is_fresh=True).save()
+        assert EvalState(file, "two").num_windows == 0
+
+
+def test_runs_at_once_on_one_file_keep_the_figures_of_all(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    kept = [CacheSpec(retention=RetentionSpec("window", number)) for number in range(1, 9)]
+    states = [EvalState(file, "key", is_fresh=not number) for number in range(len(kept))]
+
+    def run(number: int) -> None:
+        for window in range(20):
+            states[number].put_window(kept[number], window, LOSSES)
+            states[number].save()
+
+    states[0].save()
+    with ThreadPoolExecutor(len(kept)) as threads:
+        list(threads.map(run, range(len(kept))))
+    found = EvalState(file, "key")
+    assert [len(found.windows(spec, 20)) for spec in kept] == [20] * len(kept)
+    assert [left.name for left in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_time_that_was_forgotten_stays_so_in_this_run_and_its_new_one_counts(tmp_path: Path) -> None:
+    file, spec = tmp_path / "state", CacheSpec("bf16")
+    first = EvalState(file, "key")
+    first.put_tpot(spec, 1, 0.5)
+    first.put_tpot(spec, 2, 0.25)
+    first.save()
+    again = EvalState(file, "key")
+    again.forget_tpot(spec, 1)
+    again.save()
+    assert again.tpot_s(spec, 1) is None
+    again.put_tpot(spec, 1, 0.125)
+    again.save()
+    assert [EvalState(file, "key").tpot_s(spec, threads) for threads in (1, 2)] == [0.125, 0.25]
 
 
 def test_the_identity_is_of_weights_settings_and_work(models: Models, work: Work) -> None:
@@ -204,6 +363,13 @@ def test_rounding_of_activations_is_told_from_the_weights(path: Path, models: Mo
 def test_windows_cover_the_text() -> None:
     assert cut([1, 2, 3, 4, 5], 2) == ((1, 2), (3, 4))  # a rest of one token has nothing to compare
     assert cut([1, 2, 3, 4, 5, 6], 4, [9]) == ((9, 1, 2, 3), (9, 4, 5, 6))
+    assert cut([1, 2, 3, 4], 3, [9]) == ((9, 1, 2), (9, 3, 4))
+
+
+@pytest.mark.parametrize("context", [1, 2])
+def test_a_window_without_two_tokens_of_the_text_is_refused(context: int) -> None:
+    with pytest.raises(RequestError, match=f"--context {context} has no place for two tokens .*; give 3 or more"):
+        cut([1, 2, 3, 4, 5], context, [9])
 
 
 def test_the_front_has_what_nothing_beats() -> None:

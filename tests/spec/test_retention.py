@@ -10,7 +10,7 @@ from kvist.errors import SpecError
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, LayerGroup, allocated_bytes, logical_bytes
 from kvist.spec.footprint import Footprint
 from kvist.spec.model import LayerSpec, ModelSpec
-from kvist.spec.retention import ALL, H2O_PERIOD, KINDS, MAX_SINKS, RetentionSpec, parse_retention
+from kvist.spec.retention import ALL, H2O_PERIOD, KINDS, MAX_KEPT, MAX_SINKS, RetentionSpec, parse_retention
 
 counts = st.integers(1, 400)
 retentions = st.one_of(
@@ -46,20 +46,32 @@ def test_its_text_is_what_is_parsed(retention: RetentionSpec) -> None:
     [
         ("", 'unknown policy "" for --retention; known: all, window:N, '),
         ("all:4", 'unknown policy "all:4"'),
-        ("window", '--retention window takes a number of tokens, got ""'),
-        ("window:-4", 'takes a number of tokens, got "-4"'),
-        ("window:0", "window must keep between 1 and"),
-        ("sinks:4", 'unknown policy "sinks:4"'),
+        ("window", f'--retention: window must keep between 1 and {MAX_KEPT} tokens, got ""'),
+        ("window:-4", f'--retention: window must keep between 1 and {MAX_KEPT} tokens, got "-4"'),
+        ("window:0", f"--retention: window must keep between 1 and {MAX_KEPT} tokens, got 0"),
+        ("window:9999999999999", f"window must keep between 1 and {MAX_KEPT} tokens, got 9999999999999"),
+        (f"window:{MAX_KEPT + 1}", f"window must keep between 1 and {MAX_KEPT} tokens, got {MAX_KEPT + 1}"),
+        ("window:" + "9" * 5000, f"window must keep between 1 and {MAX_KEPT} tokens, got "),
+        ("window:\u00b2", f"window must keep between 1 and {MAX_KEPT} tokens, got "),
+        ("sinks:4", rf'\+N, with N between 1 and {MAX_KEPT}, is missing in "sinks:4"'),
+        ("sinks", 'is missing in "sinks"'),
+        ("sinks:4+", f'sinks must keep between 1 and {MAX_KEPT} tokens, got ""'),
+        ("sinks:x+4", 'needs S between 1 and 256 tokens, got "x"'),
         ("sinks:0+4", "sinks:S\\+N needs S between 1 and 256 tokens, got 0; without sinks it's window:N"),
         ("sinks:257+4", "needs S between 1 and 256 tokens, got 257"),
         ("h2o:63", "h2o must keep between 64 and"),
-        ("snapkv:9999999999999", "takes a number of tokens"),
+        ("snapkv:9999999999999", f"snapkv must keep between 64 and {MAX_KEPT} tokens, got 9999999999999"),
     ],
 )
 def test_what_is_wrong_is_one_line(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         parse_retention(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [f"window:{MAX_KEPT}", f"sinks:{MAX_SINKS}+{MAX_KEPT}", f"h2o:{MAX_KEPT}"])
+def test_what_is_stated_as_the_most_is_accepted(text: str) -> None:
+    assert str(parse_retention(text)) == text
 
 
 def test_unknown_kinds_and_illegal_pairs() -> None:

@@ -87,13 +87,12 @@ def bench_speed(
     is_json: options.Json = False,
 ) -> None:
     """Time decode and prefill at several lengths, beside the ceiling of the same run: bandwidth and integer dots."""
-    from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_speed as lab
     from kvist.model.decoder import load_decoder
 
     run, cache = BenchRun("speed", is_quick=is_quick, is_json=is_json), engine.cache
-    threads = engine.threads or usable_cores().num_usable
+    threads = options.num_threads(engine.threads)
     lengths = length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS)
     with open_model(model) as files:
         decoder = load_decoder(files.checkpoint, weights=engine.weights, threads=threads)

@@ -49,7 +49,6 @@ def bench_codec(
     is_json: options.Json = False,
 ) -> None:
     """Time decode and prefill with each codec, in turns: bytes a token, seconds, and how much faster than the first."""
-    from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_codec as lab
     from kvist.model.decoder import load_decoder
@@ -57,7 +56,7 @@ def bench_codec(
     pairs = codec_pairs(kv or (lab.QUICK_CODECS if is_quick else lab.DEFAULT_CODECS))
     specs = list(dict.fromkeys(CacheSpec(k=k, v=v) for k, v in pairs))
     lengths = length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS)
-    run, threads = BenchRun("codec", is_quick=is_quick, is_json=is_json), threads or usable_cores().num_usable
+    run, threads = BenchRun("codec", is_quick=is_quick, is_json=is_json), options.num_threads(threads)
     with open_model(model) as files, closing(load_decoder(files.checkpoint, weights=weights, threads=threads)) as it:
         what = f"decode and prefill at {', '.join(map(str, lengths))} tokens with {len(specs)} codecs"
         probe = run.begin(what, model=files.name, threads=threads, cache=specs[0], weight_types=it.weight_types)

@@ -15,7 +15,7 @@ from kvist.cli.bench_serving import bench_app
 from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
 from kvist.cli.progress import progress_bar
-from kvist.cli.prompt import read_prompt
+from kvist.cli.prompt import read_text
 from kvist.errors import RequestError, SpecError
 from kvist.spec.cache import bytes_per_token
 from kvist.spec.retention import RetentionSpec, parse_retention
@@ -66,7 +66,6 @@ def bench_long(
     is_json: options.Json = False,
 ) -> None:
     """Predict a long text with sinks and a window, beside other ways; then generate as long, in constant memory."""
-    from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_long as lab
     from kvist.model.decoder import load_decoder
@@ -77,7 +76,7 @@ def bench_long(
     num_probes = probes or (_QUICK["probes"] if is_quick else lab.PROBES)
     num_generated = (_QUICK["generate"] if is_quick else num_tokens) if generate is None else generate
     kept = _sinks(retention or (_QUICK_RETENTION if is_quick else lab.DEFAULT_RETENTION))
-    spec, threads = replace(engine.cache, retention=kept), engine.threads or usable_cores().num_usable
+    spec, threads = replace(engine.cache, retention=kept), options.num_threads(engine.threads)
     with open_model(model) as files:
         token_ids = _text(files, text, num_tokens)
         with closing(load_decoder(files.checkpoint, weights=engine.weights, threads=threads)) as decoder:
@@ -110,7 +109,7 @@ def _sinks(text: str) -> RetentionSpec:
 def _text(files: ModelFiles, source: str | None, num_tokens: int) -> list[int]:
     from kvist.lab.texts import library_text
 
-    text = library_text(_CHARACTERS_A_TOKEN * num_tokens) if source is None else read_prompt(None, source)
+    text = library_text(_CHARACTERS_A_TOKEN * num_tokens) if source is None else read_text(source)
     token_ids = files.encode(text)[:num_tokens]
     if len(token_ids) < num_tokens:
         raise RequestError(f"the text has {len(token_ids)} tokens and {num_tokens} are wanted; give a longer one")

@@ -44,13 +44,12 @@ def bench_memory(
     is_json: options.Json = False,
 ) -> None:
     """Let users hold their tokens all at once: bytes predicted, allocated, reserved and resident, sharing or not."""
-    from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab import bench_memory as lab
     from kvist.model.decoder import load_decoder
 
     run, cache = BenchRun("memory", is_quick=is_quick, is_json=is_json), engine.cache
-    threads = engine.threads or usable_cores().num_usable
+    threads = options.num_threads(engine.threads)
     numbers = users or (lab.QUICK_USERS if is_quick else lab.DEFAULT_USERS)
     own = tokens or (lab.QUICK_TOKENS if is_quick else lab.USER_TOKENS)
     common = shared or (lab.QUICK_SHARED_TOKENS if is_quick else lab.SHARED_TOKENS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from functools import partial
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from kvist.cli.eval_options import KeepOptions, TextOptions
 from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
 from kvist.cli.progress import progress_bar
-from kvist.cli.prompt import read_prompt
+from kvist.cli.prompt import read_text
 from kvist.errors import RequestError
 from kvist.spec.cache import CacheSpec
 from kvist.units import format_bytes
@@ -75,15 +76,16 @@ def evaluate(
         check_figure_path(plot)
     if times not in _TIMES:
         raise RequestError(f'--times takes {", ".join(_TIMES)}; got "{times}"')
-    from kvist.engine.cores import usable_cores
+    out, specs, num_threads = Output(is_json), keeping.specs(), options.num_threads(threads)
+    _check_state(state, {"--text": texts.text, "--plot": plot}, is_fresh=is_fresh)
     from kvist.engine.files import open_model
     from kvist.lab.machine import this_machine
 
-    out, machine, specs = Output(is_json), this_machine(), keeping.specs()
+    machine = this_machine()
     with open_model(model) as files, ExitStack() as held:
+        keeping.check_layers(len(files.spec.layers))
         work = _work(files, texts)
-        threads = threads or usable_cores().num_usable
-        models = _load(files, held, weights, quality_weights, threads, work.context)
+        models = _load(files, held, weights, quality_weights, num_threads, work.context)
         facts = _facts(files, models, work)
         out.notice(f"{_about(facts)}; {machine}")
         rows, reference = _evaluated(out, models, specs, work, state, times, is_fresh=is_fresh)
@@ -99,8 +101,22 @@ def evaluate(
     out.finish({**facts, **document, "machine": machine.as_json()})
 
 
+def _check_state(state: Path | None, others: dict[str, str | Path | None], *, is_fresh: bool) -> None:
+    """Raise RequestError where one of the ``others``, files by option, is the state's; KvistError where it can't be."""
+    from kvist.kernels.jit import cache_root
+    from kvist.lab.quality_state import check_state_directory, check_state_file
+
+    if state is None:
+        check_state_directory(cache_root() / "eval")
+        return
+    for option, file in others.items():
+        if file is not None and realpath(file) == realpath(state):
+            raise RequestError(f'--state and {option} are the same file, "{state}"; give another to --state')
+    check_state_file(state, is_fresh=is_fresh)
+
+
 def _work(files: ModelFiles, texts: TextOptions) -> Work:
-    """Return the windows and needles. Raises RequestError for a text that is too short."""
+    """Return the windows and needles. Raises RequestError for a text, or a part of it, that is too short."""
     from kvist.lab import quality
     from kvist.lab import texts as library
     from kvist.lab.needle import make_needle
@@ -110,16 +126,20 @@ def _work(files: ModelFiles, texts: TextOptions) -> Work:
     if texts.context is not None and texts.context > trained:
         raise RequestError(f"--context must be from 2 to {trained} tokens, as trained, got {texts.context}")
     tokenizer = files.require_tokenizer()
-    text = (
-        library.library_text(_CHARACTERS_A_TOKEN * num_tokens) if texts.text is None else read_prompt(None, texts.text)
-    )
-    token_ids = tokenizer.encode(text, add_special_tokens=False)[:num_tokens]
-    context = texts.context or max(2, min(quality.DEFAULT_CONTEXT, trained, len(token_ids)))
-    if len(token_ids) < context:
-        raise RequestError(
-            f"the text has {len(token_ids)} tokens, fewer than a context of {context}; give a longer one"
-        )
     begin = [] if tokenizer.bos_token_id is None else [i for i in tokenizer.encode("") if i == tokenizer.bos_token_id]
+    text = library.library_text(_CHARACTERS_A_TOKEN * num_tokens) if texts.text is None else read_text(texts.text)
+    token_ids = tokenizer.encode(text, add_special_tokens=False)[:num_tokens]
+    context = texts.context or max(2 + len(begin), min(quality.DEFAULT_CONTEXT, trained, len(token_ids)))
+    if num_tokens < context:
+        raise RequestError(
+            f"--tokens {num_tokens} takes less of the text than a context of {context} needs; raise --tokens or lower "
+            "--context"
+        )
+    if len(token_ids) < context:
+        plural = "" if len(token_ids) == 1 else "s"
+        raise RequestError(
+            f"the text has {len(token_ids)} token{plural}, fewer than a context of {context}; give a longer one"
+        )
     windows = quality.cut(token_ids, context, begin)
     depths = enumerate(texts.needle_depths())
     needles = tuple(make_needle(tokenizer, token_ids, context, number, depth) for number, depth in depths)
@@ -177,7 +197,8 @@ def _evaluated(
     from kvist.lab.quality_state import EvalState
 
     key = models.identity(work)
-    state = EvalState(path or cache_root() / "eval" / f"{key}.json", key, is_fresh=is_fresh)
+    path = path or cache_root() / "eval" / f"{key}.json"
+    state = EvalState(path, key, is_fresh=is_fresh, positions=work.positions)
     threads = models.speed.num_threads
     timed_threads = None if times == "skip" else threads
     if times == "again":

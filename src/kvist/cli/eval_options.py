@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from kvist.cli import options
-from kvist.errors import RequestError
+from kvist.errors import RequestError, SpecError
 from kvist.spec.cache import CODECS, CacheSpec, check_codec
-from kvist.spec.retention import ALL, parse_retention
+from kvist.spec.retention import ALL, FORMS, parse_retention
 
 _DEFAULT_KV = ",".join(codec for codec in CODECS if codec != "f32")
+_KNOWN_KV = ", ".join(CODECS)
 NARROW_CODECS = {"int8", "int4"}
 """Those that ``--kv-keep-layers`` says something about."""
 
@@ -37,7 +38,7 @@ class KeepOptions:
     def specs(self) -> list[CacheSpec]:
         """Return each combination once. Raises SpecError for what is unknown or doesn't go together."""
         pairs = codec_pairs(self.kv)
-        kept = [parse_retention(part) for part in _listed(self.retention, "--retention")]
+        kept = [parse_retention(part) for part in _listed(self.retention, "--retention", FORMS)]
         layers = options.parse_layers(self.kv_keep_layers or "")
         found = [
             CacheSpec(k=k, v=v, retention=retention, keep_layers=layers if {k, v} & NARROW_CODECS else ())
@@ -45,6 +46,10 @@ class KeepOptions:
             for k, v in pairs
         ]
         return list(dict.fromkeys(found))
+
+    def check_layers(self, num_layers: int) -> None:
+        """Raise SpecError for a kept layer that the model doesn't have, whatever the codecs."""
+        CacheSpec(keep_layers=options.parse_layers(self.kv_keep_layers or "")).of_layers(num_layers)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class TextOptions:
         if self.depths == "none":
             return []
         try:
-            found = [float(part) for part in _listed(self.depths, "--depths")]
+            found = [float(part) for part in _listed(self.depths, "--depths", "numbers from 0 to 1, none")]
         except ValueError:
             found = [-1.0]
         if not all(0 <= depth <= 1 for depth in found):
@@ -80,19 +85,21 @@ class TextOptions:
 
 def codec_pairs(text: str) -> list[tuple[str, str]]:
     """Return K's and V's codec of each entry of ``--kv``. Raises SpecError for one that is unknown."""
-    return [_codec_pair(part) for part in _listed(text, "--kv")]
+    return [_codec_pair(part) for part in _listed(text, "--kv", _KNOWN_KV)]
 
 
-def _listed(text: str, option: str) -> list[str]:
+def _listed(text: str, option: str, known: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise RequestError(f'{option} takes a list with commas, got "{text}"')
+        raise RequestError(f'{option} takes a list with commas, got "{text}"; known: {known}')
     return parts
 
 
 def _codec_pair(text: str) -> tuple[str, str]:
     """Return K's and V's codec of ``CODEC`` or ``K/V``."""
-    k, _, v = text.partition("/")
-    for codec in (k, v or k):
+    codecs = text.split("/")
+    if len(codecs) > 2:
+        raise SpecError(f'--kv takes a codec, or two as K/V, got "{text}"; known: {_KNOWN_KV}')
+    for codec in codecs:
         check_codec(codec, "--kv")
-    return k, v or k
+    return codecs[0], codecs[-1]

@@ -58,13 +58,12 @@ def _check_output(path: Path) -> None:
 def _measured(run: BenchRun, model: str, engine: EngineOptions, effort: Effort) -> dict[str, Any]:
     """Measure everything; return each figure's data."""
     from kvist.cache.memory import available_memory
-    from kvist.engine.cores import usable_cores
     from kvist.engine.files import open_model
     from kvist.lab.report import measure
     from kvist.llm import LLM
     from kvist.model.decoder import load_decoder
 
-    cache, threads = engine.cache, engine.threads or usable_cores().num_usable
+    cache, threads = engine.cache, options.num_threads(engine.threads)
     figures: dict[str, Any] = {}
     with open_model(model) as files:
         files.require_tokenizer()

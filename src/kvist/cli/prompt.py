@@ -1,4 +1,4 @@
-"""Where a prompt comes from: ``-p``, a file, or stdin."""
+"""Where a prompt or another text comes from: ``-p``, a file, or stdin."""
 
 from __future__ import annotations
 
@@ -22,15 +22,23 @@ def read_prompt(text: str | None, file: str | None) -> str:
         raise typer.BadParameter("give either -p or --prompt-file, not both")
     if text is not None:
         return text
-    if file is not None and file != "-":
-        try:
-            with Path(file).open("rb") as stream:
-                return _decoded(stream, f'the prompt file "{file}"')
-        except OSError as error:
-            raise RequestError(f'can\'t read the prompt file "{file}": {error.strerror}') from None
     if file is None and sys.stdin.isatty():
         raise typer.BadParameter("no prompt; give -p TEXT, --prompt-file FILE, or pipe one in")
-    return _decoded(sys.stdin.buffer, "the prompt on stdin")
+    return read_text(file or "-", "prompt")
+
+
+def read_text(file: str, what: str = "text") -> str:
+    """Return the file's text (``-``: stdin) without one newline at its end; ``what`` it is says an error.
+
+    Raises RequestError where it can't be read or isn't UTF-8.
+    """
+    if file == "-":
+        return _decoded(sys.stdin.buffer, f"the {what} on stdin")
+    try:
+        with Path(file).open("rb") as stream:
+            return _decoded(stream, f'the {what} file "{file}"')
+    except OSError as error:
+        raise RequestError(f'can\'t read the {what} file "{file}": {error.strerror}') from None
 
 
 def _decoded(stream: BinaryIO, what: str) -> str:

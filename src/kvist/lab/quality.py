@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
+from kvist.errors import RequestError
 from kvist.kernels.jit import cache_key
 from kvist.kernels.matmul import QUANTISED
 from kvist.lab.divergence import Comparison, Distribution
@@ -58,9 +59,14 @@ class Work:
         return blake2b(repr(self.windows).encode(), digest_size=5).hexdigest()
 
     @property
+    def positions(self) -> tuple[int, ...]:
+        """Of each window, the positions at which a token follows inside it."""
+        return tuple(len(window) - 1 for window in self.windows)
+
+    @property
     def num_compared(self) -> int:
-        """Positions at which a token follows inside a window."""
-        return sum(len(window) - 1 for window in self.windows)
+        """The positions of all windows."""
+        return sum(self.positions)
 
     def num_missing(self, spec: CacheSpec, state: EvalState, num_threads: int | None) -> int:
         """Tokens that have yet to enter the model for ``spec``; None threads: its decode times aren't wanted."""
@@ -101,8 +107,16 @@ def rounds_activations(decoder: Decoder) -> bool:
 
 
 def cut(token_ids: Many[int], context: int, prefix: Many[int] = ()) -> tuple[tuple[int, ...], ...]:
-    """Return windows of ``context`` tokens, each beginning with ``prefix``; a rest too short to compare is left out."""
+    """Return windows of ``context`` tokens, each beginning with ``prefix``; a rest too short to compare is left out.
+
+    Raises RequestError where a window has no place for two tokens of the text, the least that can be compared.
+    """
     size = context - len(prefix)
+    if size < 2:
+        raise RequestError(
+            f"--context {context} has no place for two tokens of the text beside the {len(prefix)} that the model "
+            f"begins with; give {len(prefix) + 2} or more"
+        )
     windows = ((*prefix, *token_ids[start : start + size]) for start in range(0, len(token_ids), size))
     return tuple(window for window in windows if len(window) > len(prefix) + 1)
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,14 @@ import numpy as np
 
 from kvist.errors import KvistError
 from kvist.lab.divergence import Comparison
+from kvist.lab.quality_document import FORMAT, Figures, are_figures, decoded_kl, merged, no_state, read_document
 from kvist.spec.cache import CacheSpec
 
-_FORMAT = 2
+try:
+    import fcntl
+except ImportError:  # Windows: of two runs that save at once, one may lose figures and has to measure them again
+    fcntl = None  # type: ignore[assignment]
+
 _REFERENCE = "reference"
 
 
@@ -53,29 +60,37 @@ class Losses:
 
     @staticmethod
     def from_json(found: dict[str, Any]) -> Losses:
-        kl = np.frombuffer(base64.b64decode(found["kl"]), "<f8")
-        return Losses(tuple(kl.tolist()), found["nll_sum"], found["num_same_top"], found["allocated_bytes"])
+        return Losses(
+            tuple(decoded_kl(found["kl"]).tolist()), found["nll_sum"], found["num_same_top"], found["allocated_bytes"]
+        )
 
 
 class EvalState:
     """Figures by way of keeping the cache (None: the reference). ``path`` None keeps them in memory alone,
     ``is_fresh`` forgets what is there.
 
-    ``key`` names model, text and everything else that all figures of a file depend on.
+    ``key`` names model, text and everything else that all figures of a file depend on; ``positions`` are the compared
+    ones of each window (None: any number). Several runs may save into one file: it has the figures of all of them.
 
-    Raises KvistError where the file is of another key, or isn't one of these.
+    Raises KvistError where the file is of another key, isn't one of these, or can't be read.
     """
 
-    def __init__(self, path: Path | None, key: str, *, is_fresh: bool = False) -> None:
+    def __init__(
+        self, path: Path | None, key: str, *, is_fresh: bool = False, positions: Sequence[int] | None = None
+    ) -> None:
         self.path = path
-        self._found: dict[str, Any] = {"format": _FORMAT, "key": key, "figures": {}}
-        if path is not None and path.exists() and not is_fresh:
-            self._found = _read(path, key)
+        self._key = key
+        self._positions = positions
+        self._is_fresh = is_fresh
+        self._figures: Figures = {}
+        if path is not None and not is_fresh:
+            with _told(path):
+                self._figures = self._saved(path)
 
     @property
     def num_windows(self) -> int:
         """Windows that were compared, over all ways of keeping the cache."""
-        return sum(len(found["windows"]) for found in self._found["figures"].values())
+        return sum(len(found["windows"]) for found in self._figures.values())
 
     def has_window(self, spec: CacheSpec | None, number: int) -> bool:
         return str(number) in self._of(spec)["windows"]
@@ -108,34 +123,97 @@ class EvalState:
         self._of(spec)["tpot_s"].pop(str(num_threads), None)
 
     def save(self) -> None:
-        """Write everything: into a new file, which then takes the old one's place."""
+        """Write everything, what other runs have saved meanwhile included. Raises KvistError where that can't be."""
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        try:
-            with new.open("w", encoding="utf-8") as stream:
-                json.dump(self._found, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            new.replace(self.path)
-        finally:
-            new.unlink(missing_ok=True)
+        with _told(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with _one_at_a_time(self.path.parent):
+                if self._is_fresh and self.path.exists():
+                    read_document(self.path)  # a state may be replaced, nothing else
+                saved = {} if self._is_fresh else self._saved(self.path)
+                figures = merged(saved, self._figures)
+                _replace(self.path, {"format": FORMAT, "key": self._key, "figures": figures})
+        self._is_fresh = False
 
-    def _of(self, spec: CacheSpec | None) -> dict[str, Any]:
+    def _saved(self, path: Path) -> Figures:
+        """Return the file's figures, none where there is no file. Raises KvistError or OSError."""
+        if not path.exists():
+            return {}
+        found = read_document(path)
+        if (found["key"], found["format"]) != (self._key, FORMAT):
+            raise KvistError(
+                f'the state in "{path}" is of another model, text or setting; give another to --state, or remove it'
+            )
+        if not are_figures(found["figures"], self._positions):
+            raise no_state(path)
+        figures: Figures = found["figures"]
+        return figures
+
+    def _of(self, spec: CacheSpec | None) -> dict[str, dict[str, Any]]:
         name = _REFERENCE if spec is None else repr(spec)
-        found: dict[str, Any] = self._found["figures"].setdefault(name, {"windows": {}, "needles": {}, "tpot_s": {}})
-        return found
+        return self._figures.setdefault(name, {"windows": {}, "needles": {}, "tpot_s": {}})
 
 
-def _read(path: Path, key: str) -> dict[str, Any]:
+def check_state_file(path: Path, *, is_fresh: bool = False) -> None:
+    """Raise KvistError unless a state can be kept in ``path``, which leaves nothing behind; call it before measuring.
+
+    What is there has to be a state, of whatever model; with ``is_fresh`` its figures may be damaged.
+    """
+    check_state_directory(path.parent)
+    with _told(path):
+        if not path.exists():
+            return
+        found = read_document(path)
+    if not is_fresh and found["format"] == FORMAT and not are_figures(found["figures"]):
+        raise no_state(path)
+
+
+def check_state_directory(directory: Path) -> None:
+    """Raise KvistError unless files can be made in ``directory``, or, where there is none, in the one above it."""
+    with _told(directory):
+        above = directory.absolute()
+        while not above.exists():
+            above = above.parent
+        with tempfile.TemporaryFile(dir=above):
+            pass
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say what the system refuses as the user's to put right."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found_key, figures, form = found["key"], found["figures"], found["format"]
-    except (ValueError, KeyError, TypeError):
-        raise KvistError(f'"{path}" holds no state of kvist eval; give another to --state, or remove it') from None
-    if (found_key, form) != (key, _FORMAT):
+        yield
+    except OSError as error:
         raise KvistError(
-            f'the state in "{path}" is of another model, text or setting; give another to --state, or remove it'
-        )
-    return {"format": form, "key": found_key, "figures": figures}
+            f'can\'t keep the state of kvist eval in "{path}": {error.strerror or error}; give --state a file that can '
+            "be read and written"
+        ) from None
+
+
+@contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Keep every other run from saving into the directory meanwhile, where the file system has locks.
+
+    The directory itself is locked: a file of its own would stay behind, and the state's is replaced.
+    """
+    with ExitStack() as held:
+        if fcntl is not None:
+            with suppress(OSError):
+                lock = os.open(directory, os.O_RDONLY)
+                held.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(path: Path, document: dict[str, Any]) -> None:
+    """Write into a new file, which then takes the old one's place."""
+    new = path.with_name(f".kvist-eval.{os.getpid()}.new")
+    try:
+        with new.open("w", encoding="utf-8") as stream:
+            json.dump(document, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

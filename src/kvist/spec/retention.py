@@ -31,8 +31,19 @@ H2O_PERIOD = 64
 OBSERVED_TOKENS = 32
 """The prompt's last tokens, whose attention ``snapkv`` goes by; they are kept themselves."""
 
-_FORMS = "all, window:N, sinks:S+N, h2o:N, snapkv:N"
+FORMS = "all, window:N, sinks:S+N, h2o:N, snapkv:N"
 _LEAST_SCORED = 64
+
+
+def _range(kind: Kind) -> tuple[int, int]:
+    """The least and the most tokens that a kind may keep."""
+    least = {"all": 0, "h2o": _LEAST_SCORED, "snapkv": _LEAST_SCORED}.get(kind, 1)
+    return least, 0 if kind == "all" else MAX_KEPT
+
+
+def _rule(kind: Kind) -> str:
+    least, most = _range(kind)
+    return f"{kind} must keep between {least} and {most} tokens"
 
 
 @dataclass(frozen=True)
@@ -50,11 +61,10 @@ class RetentionSpec:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SpecError(f'unknown kind of retention "{self.kind}"; known: {_FORMS}')
-        least = {"all": 0, "h2o": _LEAST_SCORED, "snapkv": _LEAST_SCORED}.get(self.kind, 1)
-        most = 0 if self.kind == "all" else MAX_KEPT
+            raise SpecError(f'unknown kind of retention "{self.kind}"; known: {FORMS}')
+        least, most = _range(self.kind)
         if not least <= self.num_kept <= most:
-            raise SpecError(f"{self.kind} must keep between {least} and {most} tokens, got {self.num_kept}")
+            raise SpecError(f"{_rule(self.kind)}, got {self.num_kept}")
         if self.kind == "sinks" and not 1 <= self.num_sinks <= MAX_SINKS:
             raise SpecError(
                 f"sinks:S+N needs S between 1 and {MAX_SINKS} tokens, got {self.num_sinks}; without sinks it's window:N"
@@ -146,13 +156,31 @@ def parse_retention(text: str, option: str = "--retention") -> RetentionSpec:
     Raises:
         SpecError: it isn't one of these, or a number is out of its range.
     """
-    name, _, numbers = text.partition(":")
+    name, colon, numbers = text.partition(":")
     kind = next((known for known in KINDS if known == name), None)
-    parts = numbers.split("+") if kind == "sinks" else [numbers]
-    if kind is None or len(parts) != (2 if kind == "sinks" else 1) or (kind == "all" and text != "all"):
-        raise SpecError(f'unknown policy "{text}" for {option}; known: {_FORMS}')
+    if kind is None or (kind == "all" and colon):
+        raise SpecError(f'unknown policy "{text}" for {option}; known: {FORMS}')
     if kind == "all":
         return ALL
-    if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in parts):
-        raise SpecError(f'{option} {kind} takes a number of tokens, got "{numbers}"')
-    return RetentionSpec(kind, int(parts[-1]), int(parts[0]) if kind == "sinks" else 0)
+    sinks, plus, kept = numbers.partition("+") if kind == "sinks" else ("0", "", numbers)
+    if kind == "sinks" and not plus:
+        raise SpecError(
+            f"{option}: sinks:S+N keeps the first S tokens and the last N; +N, with N between 1 and {MAX_KEPT}, is "
+            f'missing in "{text}"'
+        )
+    num_sinks, num_kept = _count(sinks), _count(kept)
+    if num_sinks is None:
+        raise SpecError(f'{option}: sinks:S+N needs S between 1 and {MAX_SINKS} tokens, got "{sinks}"')
+    if num_kept is None:
+        raise SpecError(f'{option}: {_rule(kind)}, got "{kept}"')
+    try:
+        return RetentionSpec(kind, num_kept, num_sinks)
+    except SpecError as error:
+        raise SpecError(f"{option}: {error}") from None
+
+
+def _count(text: str) -> int | None:
+    """Return a number of tokens; None for what is none, or has more digits than any that is allowed."""
+    digits = text.lstrip("0") or text[:1]
+    is_count = digits.isascii() and digits.isdigit() and len(digits) <= len(str(MAX_KEPT))
+    return int(digits) if is_count else None
