@@ -164,8 +164,7 @@ the peer wins and the cell is **bold**. TTFT is the time to the first token behi
 TPOT the mean time of each of the {decoded} tokens after it. Users bring 128 tokens of prompt each and get 128; counted
 are generated tokens a second of the whole run, prompts included. A cold start is from the start of a process to one
 token behind a prompt of 8, with files in memory and, for kvist, its kernels compiled in an earlier run. *Not measured*
-stands where a sample didn't end within the two minutes that each had on a shared machine, or its turn didn't come.
-
+stands where a sample's turn didn't come.
 {note}
 
 {speed}
@@ -187,11 +186,14 @@ engine says its blocks take, or values times bits where it says nothing.
 
 The weights all come from one file, a GGUF in Q4_1 with its embedding in 8 bits, which kvist, llama.cpp and OpenVINO
 read. For the others it is converted by `bench/peers/export.py`: to bf16 by transformers, and from there to int4 by
-OpenVINO's and onnxruntime's own tools. So everybody computes about the same, but what was quantised twice is no measure
-of quality. transformers and vLLM run in bf16; where the flags of a processor have no avx512_bf16 or amx_bf16 (the one
-above has neither), PyTorch has to convert, and they are slow for that reason. vLLM runs without its compiler
-(`enforce_eager`). Its environment is what its package asks for, less three packages for pictures and sound. Install
-times were taken on a machine with other work on it, over a network: read them as small, middling or large.
+OpenVINO's and onnxruntime's own tools. So everybody computes about the same, but what was quantised twice is no
+measure of quality. transformers and vLLM run in bf16, for which PyTorch has to convert where a processor has neither
+avx512_bf16 nor amx_bf16: on a Xeon without them (Ice Lake) they took two to four times as long as on an EPYC with the
+former (Zen 4). OpenVINO's prompt of 7,000 tokens took 14.9 s there and 9.8 s here; kvist multiplies in float32 on
+every processor, so that all give the same bits. vLLM runs without its compiler (`enforce_eager`). Its environment is
+what its package asks for, less three packages for pictures and sound. Install times were taken on a machine with
+other work on it, over a network: read them as small, middling or large. llama.cpp's is that of a wheel which pip had
+compiled before; that takes minutes to an hour.
 
 ## Do it yourself
 
@@ -231,7 +233,7 @@ def page(results: Results, peers: Mapping[str, Peer]) -> str:
         machine=machine(results),
         rounds=rounds(results),
         decoded=results["decoded"],
-        note=results.get("note", ""),
+        note="\n" + results["note"] + "\n" if results.get("note") else "",
         speed=speed_table(results, peers),
         wins=wins(results, peers),
         cache=cache_table(results, peers),
