@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvist.errors import SpecError
@@ -105,6 +105,8 @@ def test_tokens_and_blocks_are_those_that_later_queries_see(
 
 
 @given(retentions, windows, tokens, st.integers(1, 300), tokens)
+@example(RetentionSpec("sinks", 16, 4, starts_at=200), 160, 199, 1, 199)
+@example(RetentionSpec("window", 16, starts_at=200), None, 200, 7, 200)
 def test_a_sequence_never_holds_more_than_its_peak(
     retention: RetentionSpec, window: int | None, num_tokens: int, step_tokens: int, prompt_tokens: int
 ) -> None:
@@ -124,6 +126,9 @@ def test_a_sequence_never_holds_more_than_its_peak(
 
 
 @given(retentions, windows, tokens)
+@example(RetentionSpec("sinks", 1, 2, starts_at=3), 3, 2)
+@example(RetentionSpec("sinks", 16, 4, starts_at=200), None, 199)
+@example(RetentionSpec("window", 16, starts_at=200), 160, 201)
 def test_a_plan_covers_what_is_held(retention: RetentionSpec, window: int | None, num_tokens: int) -> None:
     model, spec = model_of(window), CacheSpec(retention=retention)
     footprint = Footprint(model, spec)

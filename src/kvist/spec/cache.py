@@ -149,7 +149,7 @@ class LayerGroup:
 
     @property
     def window(self) -> int | None:
-        """The tokens that a query sees at most, itself included, sinks aside; None: all."""
+        """The tokens that a query sees, itself included, sinks aside, once the retention has begun; None: all."""
         return self.window_at(self.retention.starts_at)
 
     @property
@@ -208,7 +208,11 @@ class LayerGroup:
         """The most tokens that any query sees, itself included, however long a sequence is; None: no bound."""
         if self.is_scored:
             return self.retention.most_slots
-        return None if self.window is None else self.window + self.num_sinks
+        if self.window is None:
+            return None
+        before = self.retention.starts_at  # queries up to there see everything that the layer lets them
+        before = before if self.layer.window is None else min(before, self.layer.window)
+        return max(before, self.window + self.num_sinks)
 
     def num_seen_tokens(self, num_tokens: int, prompt_tokens: int | None = None) -> int:
         """The most tokens that any query of a sequence of ``num_tokens`` saw, itself included."""
@@ -220,7 +224,9 @@ class LayerGroup:
         """Tokens that the last query of a sequence of ``num_tokens`` reads, its own included."""
         if self.is_scored:
             return self.num_slots(num_tokens, prompt_tokens)
-        return self.num_seen_tokens(num_tokens)
+        window = self.window_at(num_tokens - 1)
+        num_sinks = self.num_sinks if num_tokens > self.retention.starts_at else 0
+        return num_tokens if window is None else min(num_tokens, window + num_sinks)
 
     def num_logical_tokens(self, num_tokens: int, prompt_tokens: int | None = None) -> int:
         """Tokens that a sequence of ``num_tokens`` still needs."""
@@ -240,14 +246,18 @@ class LayerGroup:
     def peak_blocks(self, num_tokens: int, step_tokens: int) -> int:
         """The most blocks that a sequence growing to ``num_tokens`` holds, in steps of at most ``step_tokens``.
 
-        A step's first query still needs its window while the step's last token is already written.
+        A step's first query still needs its window while the step's last token is already written. Where a retention
+        begins later, a step ends there, and until then a layer's own window holds.
         """
         if self.is_scored:
             return num_blocks(self.retention.peak_slots(num_tokens, num_tokens))
         whole = num_blocks(num_tokens)
         if self.window is None:
             return whole
-        return min(whole, num_blocks(self.window - 1 + step_tokens) + 1 + num_blocks(self.num_sinks))
+        before = num_blocks(self.retention.starts_at)
+        if self.layer.window is not None:
+            before = min(before, num_blocks(self.layer.window - 1 + step_tokens) + 1)
+        return min(whole, max(before, num_blocks(self.window - 1 + step_tokens) + 1 + num_blocks(self.num_sinks)))
 
 
 def check_retention(groups: tuple[LayerGroup, ...], retention: RetentionSpec) -> None:
