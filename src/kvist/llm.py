@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from kvist.engine.engine import Engine
 from kvist.engine.files import Messages, ModelFiles, open_model
 from kvist.engine.generation import Generation
 from kvist.engine.limit import Limit, OnLimit, check_on_limit
+from kvist.engine.options import RequestOptions, request_of, retention_of
 from kvist.engine.planning import DEFAULT_SETTINGS, Settings
 from kvist.engine.policy import policy_of
 from kvist.engine.request import Request, SamplingParams
@@ -40,10 +41,10 @@ from kvist.engine.stats import Stats
 from kvist.engine.text import ShownText
 from kvist.errors import CapacityError, ContextWarning, RequestError, SpecError
 from kvist.model.decoder import load_decoder
-from kvist.spec.cache import CacheSpec, check_codecs, check_retention, layer_groups, pool_bytes
+from kvist.spec.cache import CODECS, CacheSpec, check_codecs, check_retention, layer_groups, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
-from kvist.spec.retention import parse_retention
+from kvist.spec.retention import RetentionSpec
 from kvist.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -54,27 +55,6 @@ _MAX_THREADS = 1024
 PREEMPTIONS = ("recompute", "swap")
 
 
-class RequestOptions(TypedDict, total=False):
-    """What may be said of a request besides its sampling.
-
-    ``cache`` False recomputes everything for every token. ``digest`` adds ``logits_sha256``. ``priority``: the higher
-    the sooner, under that policy. Blocks are shared between requests of the same ``cache_salt``; ``reuse`` False shares
-    none. ``explain`` adds the texts where a prompt parts from a cached one. ``retention`` (such as "sinks:4+1020") and
-    ``on_limit`` are this request's own, else the model's; ``num_first`` tokens of the prompt are kept when the oldest
-    are dropped.
-    """
-
-    cache: bool
-    digest: bool
-    priority: int
-    cache_salt: str
-    reuse: bool
-    explain: bool
-    retention: str
-    on_limit: OnLimit
-    num_first: int
-
-
 class LLM:
     """A model in memory with its KV cache and its threads. Use it as a context manager, or call ``close``.
 
@@ -82,17 +62,18 @@ class LLM:
     load (f32, bf16, q8, q4). ``threads`` defaults to the physical cores this process may use, ``context`` to the
     model's trained one; ``on_limit`` says what happens there (stop, truncate, slide, refuse). Dynamic and longrope
     rotations are made for the context. ``cache`` says how keys and values are kept, ``retention`` (such as
-    "sinks:4+1020") whose, if not as ``cache`` has it. The cache is reserved at once, for all requests together:
-    ``kv_budget`` bytes (a number, or a text such as "1GiB"), else one sequence of the context, at most half of the free
-    memory. ``progress`` is called with the name of each part of loading as it begins ("weights", "cache", "kernels"),
-    and with "ready".
+    "sinks:4+1020", or a ``RetentionSpec``) whose, if not as ``cache`` has it. The cache is reserved at once, for all
+    requests together: ``kv_budget`` bytes (a number, or a text such as "1GiB"), else one sequence of the context, at
+    most half of the free memory. ``progress`` is called with the name of each part of loading as it begins ("weights",
+    "cache", "kernels"), and with "ready".
 
     Requests that are under way at once are computed together. ``policy`` says who comes first (fcfs, priority,
     shortest, cache), ``settings`` how steps are made. ``prefix_reuse`` False computes every prompt from its first
     token. When blocks run out a request has to wait: its tokens are computed again (``preemption`` "recompute"), or
     wait in host memory of ``swap_budget`` bytes ("swap"; by default as much as the cache has).
 
-    Raises CheckpointError, SpecError or CapacityError, one line each, before anything large is allocated.
+    Raises CheckpointError, SpecError, CapacityError, or RequestError for what no request could be served with, one line
+    each, before anything large is allocated.
     """
 
     def __init__(
@@ -103,7 +84,7 @@ class LLM:
         threads: int | None = None,
         *,
         context: int | None = None,
-        retention: str | None = None,
+        retention: str | RetentionSpec | None = None,
         kv_budget: int | str | None = None,
         policy: str = "fcfs",
         settings: Settings = DEFAULT_SETTINGS,
@@ -113,7 +94,9 @@ class LLM:
         on_limit: OnLimit = "stop",
         progress: Callable[[str], object] = bool,
     ) -> None:
-        cache = cache if retention is None else replace(cache, retention=parse_retention(retention, "retention"))
+        check_cache(cache)
+        kept = retention_of(retention)
+        cache = cache if kept is None else replace(cache, retention=kept)
         policy_of(policy)
         check_preemption(preemption)
         check_on_limit(on_limit)
@@ -123,6 +106,7 @@ class LLM:
         self.files = model if isinstance(model, ModelFiles) else open_model(model)
         try:
             self.capacity = capacity_of(self.files, cache, weights=weights, context=context, kv_budget=kv_budget)
+            Limit(self._length(context), on_limit, self.files.has_learned_positions).retention(cache.retention)
             warning = beyond_trained(self._length(context), self.spec.context_length, cache.retention)
             if warning:
                 warnings.warn(warning, ContextWarning, stacklevel=2)
@@ -251,9 +235,9 @@ class LLM:
 
         The prompts of a list are computed together. ``params``, one for all or a list, default to the model's own.
         ``progress`` shows a bar on stderr: True, False, or None for a list in a terminal. ``more`` is for all of them:
-        see ``RequestOptions``.
+        see ``RequestOptions``; a name that isn't there is refused.
 
-        Raises RequestError or CapacityError for a prompt that can't be served; then nothing has been computed.
+        Raises RequestError, SpecError or CapacityError for what can't be served; then nothing has been computed.
         """
         prompts = _many(prompt)
         is_list = prompts is not None
@@ -266,22 +250,7 @@ class LLM:
     ) -> list[Request]:
         self._check_open()
         each = _each(params or self.default_params, len(prompts))
-        return [self._request(one, own, more) for one, own in zip(prompts, each, strict=True)]
-
-    def _request(self, prompt: str | Sequence[int], params: SamplingParams, more: RequestOptions) -> Request:
-        return Request(
-            self._token_ids(prompt),
-            params,
-            is_cached=more.get("cache", True),
-            has_digest=more.get("digest", False),
-            priority=more.get("priority", 0),
-            salt=more.get("cache_salt", ""),
-            is_shared=more.get("reuse", True),
-            explain=more.get("explain", False),
-            retention=None if "retention" not in more else parse_retention(more["retention"], "retention"),
-            on_limit=more.get("on_limit"),
-            num_first=more.get("num_first", 0),
-        )
+        return [request_of(self._token_ids(one), own, more) for one, own in zip(prompts, each, strict=True)]
 
     def stream(
         self,
@@ -297,7 +266,7 @@ class LLM:
         before each step of the model.
         """
         self._check_open()
-        request = self._request(prompt, params or self.default_params, more)
+        request = request_of(self._token_ids(prompt), params or self.default_params, more)
         return Generation(self.engine, request, is_cancelled=is_cancelled)
 
     def chat(self, messages: Messages, params: SamplingParams | None = None, **more: Unpack[RequestOptions]) -> Result:
@@ -374,7 +343,7 @@ def capacity_of(
     if available is not None and needed > available:
         raise CapacityError(
             f"the weights take {format_bytes(needed)} and {format_bytes(available)} of memory are free; free some, "
-            "or take a smaller type with --weights"
+            "or take smaller weights (q8, q4)"
         )
     return plan_capacity(
         files.spec,
@@ -392,6 +361,13 @@ def uncut_context(files: ModelFiles, cache: CacheSpec, capacity: Capacity, conte
         return None
     needed_bytes = partial(pool_bytes, files.spec, cache, step_tokens=STEP_TOKENS)
     return Uncut(context or files.spec.context_length, needed_bytes(capacity.num_tokens), needed_bytes)
+
+
+def check_cache(cache: object) -> None:
+    """Raise SpecError unless ``cache`` says how a cache is kept."""
+    if not isinstance(cache, CacheSpec):
+        example = cache if isinstance(cache, str) and cache in CODECS else "int8"
+        raise SpecError(f"cache takes a CacheSpec, got {cache!r:.60}; e.g. CacheSpec({example!r})")
 
 
 def check_preemption(preemption: str) -> None:

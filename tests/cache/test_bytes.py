@@ -164,7 +164,7 @@ def test_more_than_the_free_memory_is_refused_before_anything_is_taken(
     needed = pool_bytes(SMOLLM2, CacheSpec(), 8192, 256)
     monkeypatch.setattr(store, "available_memory", lambda: needed - 1)
     with pytest.raises(
-        CapacityError, match=r"needs 180.00 MiB and 180.00 MiB of memory are free; lower --context"
+        CapacityError, match=r"needs 180.00 MiB and 180.00 MiB of memory are free; lower context or kv_budget"
     ) as error:
         KvCache(SMOLLM2, CacheSpec(), num_tokens=8192)
     assert "\n" not in str(error.value)
@@ -195,9 +195,16 @@ def test_a_system_without_huge_pages_serves_too(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_cache_cannot_be() -> None:
-    with pytest.raises(CapacityError, match=r"at least one block, 360\.00 KiB; raise --kv-budget"):
+    with pytest.raises(CapacityError, match=r"at least one block, 360\.00 KiB; raise kv_budget"):
         KvCache(SMOLLM2, CacheSpec(), num_tokens=0)
     with pytest.raises(SpecError, match='unknown codec "int3" for v'):
         KvCache(SMOLLM2, CacheSpec(v="int3"), num_tokens=16)
-    with pytest.raises(SpecError, match=r"no layer -31 to keep in bf16.*change --kv-keep-layers"):
+    for wrong in (("a",), 5, (1.5,), "01"):
+        with pytest.raises(SpecError, match=r"keep_layers takes layer numbers, such as \(0, 1, -1\), got ") as refused:
+            CacheSpec("int8", keep_layers=wrong)  # type: ignore[arg-type]
+        assert "\n" not in str(refused.value)
+    assert CacheSpec("int8", keep_layers=[np.int64(0), -1]).keep_layers == (0, -1)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="takes a RetentionSpec, got 'window:5'; parse_retention makes one"):
+        CacheSpec("int4", retention="window:5")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"no layer -31 to keep in bf16.*change keep_layers"):
         KvCache(SMOLLM2, CacheSpec("int8", keep_layers=(0, -31)), num_tokens=16)

@@ -134,6 +134,34 @@ def test_a_request_may_have_its_own(family: str) -> None:
         assert windowed.kv.allocated_bytes < model.generate(PROMPT, params(60)).kv.allocated_bytes
 
 
+@pytest.mark.parametrize("asked", ["window:1000", "sinks:4+1000", "window:60"])
+def test_a_window_larger_than_the_context_slides_within_it(family: str, asked: str) -> None:
+    with LLM("any", context=CONTEXT, kv_budget=1 << 20, retention=asked, on_limit="slide") as model:
+        generation = model.stream(PROMPT, params(3 * CONTEXT))
+        block_bytes = sum(group.block_bytes for group in model.engine._cache.groups)
+        held = [generation.result.kv.allocated_bytes for _ in generation]
+        assert generation.result.finish_reason == "length"
+        assert max(held) <= CONTEXT // 16 * block_bytes
+        model.engine._cache.check()
+    with LLM("any", context=CONTEXT, retention=asked, on_limit="slide") as model:
+        assert model.generate(PROMPT, params(3 * CONTEXT)).token_ids == generation.result.token_ids
+
+
+@pytest.mark.parametrize("kept", ["h2o:64", "snapkv:64"])
+def test_a_pair_that_serves_nobody_is_refused_at_once(family: str, kept: str) -> None:
+    files = fake_files(context_length=CONTEXT)
+    with pytest.raises(
+        RequestError, match=rf"slide goes with retention all, window:N or sinks:S\+N, got {kept}"
+    ) as error:
+        LLM(files, retention=kept, on_limit="slide")
+    assert "\n" not in str(error.value)
+    assert files.checkpoint.is_closed  # type: ignore[attr-defined]
+    with LLM("any", context=CONTEXT, retention=kept) as model:
+        with pytest.raises(RequestError) as asked:
+            model.generate(PROMPT, on_limit="slide")
+        assert str(asked.value) == str(error.value)
+
+
 def test_a_chat_keeps_its_system_message(family: str) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "word " * 40}]
     with LLM("any", context=CONTEXT, on_limit="truncate") as model:

@@ -30,7 +30,7 @@ def test_the_default_is_at_most_half_of_the_free_memory() -> None:
     model = fake_spec()
     block = pool_bytes(model, BF16, 16, STEP)
     assert plan(model, available=2 * 5 * block + 2) == Capacity(80, is_cut=True)
-    with pytest.raises(CapacityError, match=f"at least {block} bytes.*--kv-budget"):
+    with pytest.raises(CapacityError, match=f"at least {block} bytes.*set kv_budget"):
         plan(model, available=2 * block - 2)
 
 

@@ -98,6 +98,50 @@ def test_what_slides_fits_the_blocks_of_one_context(context: int, num_first: int
     assert kept.num_kept + kept.num_sinks < context, "no query sees further back than any before it"
 
 
+def test_a_window_that_does_not_fit_slides_as_the_largest_that_does() -> None:
+    slide = Limit(64, "slide")
+    assert slide.retention(RetentionSpec("window", 48)) == RetentionSpec("window", 48)
+    assert slide.retention(RetentionSpec("window", 1000)) == RetentionSpec("window", 48, starts_at=64)
+    assert slide.retention(RetentionSpec("window", 60)) == RetentionSpec("window", 48, starts_at=60)
+    assert slide.retention(RetentionSpec("sinks", 32, 4)) == RetentionSpec("sinks", 32, 4)
+    assert slide.retention(RetentionSpec("sinks", 60, 4)) == RetentionSpec("sinks", 32, 4, starts_at=64)
+    assert slide.retention(RetentionSpec("window", 9, starts_at=99)) == RetentionSpec("window", 9, starts_at=64)
+    with pytest.raises(
+        RequestError, match=r"with retention sinks:40\+1000 needs a context of more than 64 tokens, got 64"
+    ):
+        slide.retention(RetentionSpec("sinks", 1000, 40))
+    with pytest.raises(RequestError, match="slide needs a context of more than 48 tokens, got 40"):
+        Limit(40, "slide", num_first=20).retention(ALL)
+    asked = RetentionSpec("window", 1000)
+    assert Limit(64, "slide", is_learned=True).retention(asked) == asked, "its text is never longer than the context"
+    assert Limit(64).retention(asked) == asked, "the answer ends there"
+
+
+bounded = st.one_of(
+    st.builds(lambda n: RetentionSpec("window", n), st.integers(1, 4000)),
+    st.builds(lambda s, n: RetentionSpec("sinks", n, s), st.integers(1, 256), st.integers(1, 4000)),
+    st.builds(lambda n, start: RetentionSpec("window", n, starts_at=start), st.integers(1, 4000), st.integers(0, 4000)),
+)
+
+
+@given(st.integers(1, 3000), bounded, st.integers(0, 5000))
+def test_what_is_asked_for_fits_the_blocks_of_one_context_too(
+    context: int, asked: RetentionSpec, position: int
+) -> None:
+    layer = LayerSpec("full", 1, 1, 16, 16)
+    try:
+        kept = Limit(context, "slide").retention(asked)
+    except RequestError:
+        assert context <= 16 * (2 + asked.num_sinks // 16)
+        return
+    group = LayerGroup(layer, (0,), CacheSpec(retention=kept))
+    assert group.peak_blocks(1 << 40, 1) <= -(-context // 16)
+    assert kept.starts_at <= context
+    wanted, got = asked.window_at(position), kept.window_at(position)
+    if wanted is not None and position >= asked.num_kept + asked.num_sinks:
+        assert got is not None and got <= wanted, "a query sees no more than was asked for"
+
+
 @given(st.integers(1, 60), st.integers(0, 400), st.integers(0, 30))
 def test_a_learned_tail_is_computed_anew_a_quarter_at_a_time(context: int, length: int, num_first: int) -> None:
     limit = Limit(context, "slide", is_learned=True, num_first=num_first)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 from fakes.model import fake_files, fake_spec, install
 
-from kvist import LLM, SamplingParams, llm
+from kvist import LLM, Request, SamplingParams, llm
 from kvist.errors import CapacityError, RequestError, SpecError
+from kvist.spec.retention import RetentionSpec
 
 SHORT = SamplingParams(max_tokens=6, ignore_eos=True)
 
@@ -139,6 +141,74 @@ def test_settings_are_checked_before_anything_is_loaded(fake: list) -> None:
     assert fake == []
 
 
+KNOWN = "known: cache, digest, priority, cache_salt, reuse, explain, retention, on_limit, num_first"
+
+
+@pytest.mark.parametrize(
+    ("error", "more", "message"),
+    [
+        (RequestError, {"retension": "window:64"}, f'unknown option "retension" of a request; {KNOWN}'),
+        (RequestError, {"cache": "f32"}, "is_cached must be True or False, got 'f32'"),
+        (RequestError, {"explain": np.zeros(2)}, "explain must be True or False, got array"),
+        (RequestError, {"priority": "high"}, "priority must be a whole number, got 'high'"),
+        (RequestError, {"cache_salt": 5}, "salt must be a text, got 5"),
+        (RequestError, {"num_first": -1}, "num_first must be a number of tokens, 0 or more, got -1"),
+        (RequestError, {"on_limit": 3}, 'unknown on_limit "3"'),
+        (SpecError, {"retention": 7}, 'retention takes a text such as "sinks:4.1020", or a RetentionSpec, got 7'),
+    ],
+)
+def test_an_option_that_is_none_is_refused(error: type[Exception], more: dict[str, Any], message: str) -> None:
+    with LLM("any") as model:
+        uses = [
+            lambda: model.generate("x", SHORT, **more),
+            lambda: model.generate(["x", "y"], SHORT, **more),
+            lambda: model.stream("x", SHORT, **more),
+            lambda: model.chat([{"role": "user", "content": "x"}], SHORT, **more),
+        ]
+        for use in uses:
+            with pytest.raises(error, match=message) as refused:
+                use()
+            assert "\n" not in str(refused.value)
+        assert not model.engine.has_work
+        with pytest.raises(RequestError, match="salt must be a text, got 5"):
+            model.beam_search("x", cache_salt=5)  # type: ignore[arg-type]
+
+
+def test_a_requests_own_retention_is_a_text_or_a_spec_and_none_is_the_models() -> None:
+    long = SamplingParams(max_tokens=40, ignore_eos=True)
+    kept = RetentionSpec("window", 16)
+    with LLM("any") as model, LLM("any", retention=kept) as windowed:
+        for asked, dropped in ((None, 0), ("window:16", 24), (kept, 24)):
+            more = {"retention": asked, "on_limit": None}
+            assert model.generate("x", long, **more).dropped_tokens == dropped  # type: ignore[arg-type]
+        assert windowed.generate("x", long, retention=None).dropped_tokens == 24
+        assert windowed.generate("x", long, retention="all").dropped_tokens == 0
+    with pytest.raises(RequestError, match="retention must be a RetentionSpec or None, got 'window:16'"):
+        Request((1, 2), retention="window:16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"retention": 5}, "retention takes a text"),
+        ({"cache": "int4"}, r"cache takes a CacheSpec, got 'int4'; e.g. CacheSpec\('int4'\)"),
+        ({"cache": None}, r"cache takes a CacheSpec, got None; e.g. CacheSpec\('int8'\)"),
+    ],
+)
+def test_what_is_no_cache_and_no_retention_is_one_line(settings: dict[str, Any], message: str, fake: list) -> None:
+    with pytest.raises(SpecError, match=message) as refused:
+        LLM("any", **settings)
+    assert "\n" not in str(refused.value)
+    assert fake == []
+
+
+def test_errors_name_settings_as_python_and_the_command_line_both_do() -> None:
+    with LLM("any", context=32) as model:
+        with pytest.raises(RequestError, match=r"raise context .or kv_budget.*take on_limit truncate") as refused:
+            model.generate("x" * 40)
+        assert "--" not in str(refused.value)
+
+
 def test_weights_that_do_not_fit_are_refused(fake: list, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "available_memory", lambda: 10_000)
     files = fake_files()
@@ -156,7 +226,7 @@ def test_little_memory_shortens_the_context(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(CapacityError) as refused:
             model.generate("x" * 49)
         one_block = 16 * 128
-        for said in ("the context holds 48", f"needs {4 * one_block} bytes", f"has {3 * one_block}", "--kv-budget"):
+        for said in ("the context holds 48", f"needs {4 * one_block} bytes", f"has {3 * one_block}", "to kv_budget"):
             assert said in str(refused.value)
         assert model.generate("x" * 49, SHORT, on_limit="truncate").dropped_tokens > 0
 

@@ -309,7 +309,14 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
     block_bytes = cache.groups[0].block_bytes
     with pytest.raises(CapacityError) as error:
         engine.add(request(1, 100, 30))
-    for said in (f"need {9 * block_bytes} bytes", f"has {7 * block_bytes}", "--kv-budget", "shorten", "-n", "codec"):
+    for said in (
+        f"need {9 * block_bytes} bytes",
+        f"has {7 * block_bytes}",
+        "raise kv_budget",
+        "shorten",
+        "lower max_tokens",
+        "codec",
+    ):
         assert said in str(error.value)
     assert "\n" not in str(error.value)
     with pytest.raises(RequestError, match="n must be from 1 to"):

@@ -61,7 +61,7 @@ def test_blocks_of_several_types(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_blocks_and_floats_for_the_same_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forms: Forms) -> None:
     write(monkeypatch, tmp_path / "model.gguf", forms, "q8_0")
     with pytest.raises(
-        UnsupportedError, match=r"quantised and not .* load all of them as one type with --weights"
+        UnsupportedError, match=r"quantised and not .* load all of them as one type with weights q8"
     ) as error:
         LLM(tmp_path / "model.gguf")
     assert "\n" not in str(error.value)

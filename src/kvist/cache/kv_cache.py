@@ -58,9 +58,7 @@ class KvCache:
     ) -> None:
         if num_tokens < 1:
             smallest = pool_bytes(model, spec, 1, step_tokens)
-            raise CapacityError(
-                f"a cache needs room for at least one block, {format_bytes(smallest)}; raise --kv-budget"
-            )
+            raise CapacityError(f"a cache needs room for at least one block, {format_bytes(smallest)}; raise kv_budget")
         self.spec = spec
         self.num_tokens = num_tokens
         self.step_tokens = step_tokens

@@ -83,7 +83,7 @@ class BlockPool:
         """Raise CapacityError where ``take(count)`` would."""
         if count > self.num_available:
             raise CapacityError(
-                f"the cache has {self.num_available} free blocks of 16 tokens and {count} are needed; raise --kv-budget"
+                f"the cache has {self.num_available} free blocks of 16 tokens and {count} are needed; raise kv_budget"
             )
 
     def _evict(self, count: int) -> list[int]:

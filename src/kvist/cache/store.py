@@ -99,13 +99,13 @@ def _reserve(num_bytes: int) -> npt.NDArray[np.uint8]:
     if free is not None and num_bytes > free:
         raise CapacityError(
             f"the cache needs {format_bytes(num_bytes)} and {format_bytes(free)} of memory are free; "
-            "lower --context or --kv-budget, or free some"
+            "lower context or kv_budget, or free some"
         )
     try:
         region = mmap.mmap(-1, max(num_bytes, 1))
     except (OSError, OverflowError, ValueError) as error:
         raise CapacityError(
-            f"the system gives no {format_bytes(num_bytes)} for the cache: {error}; lower --context or --kv-budget"
+            f"the system gives no {format_bytes(num_bytes)} for the cache: {error}; lower context or kv_budget"
         ) from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages; small ones do

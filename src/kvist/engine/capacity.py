@@ -36,12 +36,12 @@ def plan_capacity(
         if budget < least:
             raise CapacityError(
                 f"a KV budget of {budget} bytes holds no block: {BLOCK_TOKENS} tokens of this model take {least} bytes "
-                f"({format_bytes(least)}); give at least that to --kv-budget"
+                f"({format_bytes(least)}); give at least that to kv_budget"
             )
         if available is not None and budget > available:
             raise CapacityError(
                 f"a KV budget of {format_bytes(budget)} ({budget} bytes) is more than the {format_bytes(available)} "
-                "of free memory; give less to --kv-budget, or free some memory"
+                "of free memory; give less to kv_budget, or free some memory"
             )
         has_end = pool_bytes(model, spec, _MOST_TOKENS, step_tokens) <= budget  # only windows: no pool gets that large
         limit = context if has_end else _MOST_TOKENS
@@ -52,7 +52,7 @@ def plan_capacity(
     if least > available // 2:
         raise CapacityError(
             f"the KV cache needs at least {least} bytes ({format_bytes(least)}), and half of the free memory is "
-            f"{format_bytes(available // 2)}; free some memory, or set --kv-budget to take more than half"
+            f"{format_bytes(available // 2)}; free some memory, or set kv_budget to take more than half"
         )
     return Capacity(most_tokens(model, spec, available // 2, step_tokens, limit=context), is_cut=True)
 

@@ -33,8 +33,8 @@ def check_fits(request: Request, fitted: Fitted, cache: KvCache) -> None:
     raise CapacityError(
         f"{len(fitted.token_ids)} tokens of prompt and up to {request.params.max_tokens} generated ones need "
         f"{needed_bytes} bytes of cache ({format_bytes(needed_bytes)}), and it has {cache.pool_bytes} "
-        f"({format_bytes(cache.pool_bytes)}); raise --kv-budget, shorten the prompt, give less to -n, or keep the "
-        "cache in a smaller codec with --kv"
+        f"({format_bytes(cache.pool_bytes)}); raise kv_budget, shorten the prompt, lower max_tokens, or keep the "
+        "cache in a smaller codec"
     )
 
 
@@ -57,8 +57,8 @@ class Uncut:
         raise CapacityError(
             f"the prompt has {num_tokens} tokens and the context holds {context_length}: it needs {needed} bytes of "
             f"cache ({format_bytes(needed)}), which has {self.pool_bytes} ({format_bytes(self.pool_bytes)}); give at "
-            "least that to --kv-budget, shorten the prompt, keep the cache in a smaller codec with --kv, or take "
-            "--on-limit truncate or slide"
+            "least that to kv_budget, shorten the prompt, keep the cache in a smaller codec, or take on_limit truncate "
+            "or slide"
         )
 
 

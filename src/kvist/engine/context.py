@@ -13,7 +13,7 @@ def check_context(context: int | None, trained: int, *, is_learned: bool) -> Non
     """
     if context is None or 1 <= context <= trained or (context > trained and not is_learned):
         return
-    why = " as trained: it has learned no position beyond; --on-limit slide goes on past it" if is_learned else ""
+    why = " as trained: it has learned no position beyond; on_limit slide goes on past it" if is_learned else ""
     most = f"from 1 to {trained} tokens," if is_learned else "at least 1 token,"
     raise SpecError(f"the context must be {most}{why}{',' if why else ''} got {context}")
 
@@ -25,5 +25,5 @@ def beyond_trained(context: int, trained: int, retention: RetentionSpec) -> str 
         return None
     return (
         f"the model was trained on contexts of {trained} tokens and may see {distance} here: past {trained} its "
-        f"answers fall apart; keep a window (--retention sinks:4+{max(1, trained - 4)}), or take --on-limit slide"
+        f"answers fall apart; keep a window (retention sinks:4+{max(1, trained - 4)}), or take on_limit slide"
     )

@@ -293,7 +293,7 @@ class Engine:
         """
         check_beams(width, max_tokens, self.step_tokens)
         check_prompt(token_ids, self.vocab_size)
-        request = Request(tuple(token_ids), SamplingParams(max_tokens=max_tokens), on_limit="stop")
+        request = Request(tuple(token_ids), SamplingParams(max_tokens=max_tokens), salt=salt, on_limit="stop")
         check_fits(request, self._terms.fit(request), self._cache)
         first = Guest(token_ids, salt=salt, is_shared=self._prefix_reuse)
         guests = [first]

@@ -95,7 +95,7 @@ class ModelFiles:
         Raises RequestError for a model without a template, CheckpointError for a broken one.
         """
         if not self.has_template:
-            raise RequestError(f"{self.name} has no chat template; give the prompt as it is (--raw)")
+            raise RequestError(f"{self.name} has no chat template; give the prompt as it is (raw), without chat")
         return encode_chat(self.require_tokenizer(), messages)
 
     def num_system_tokens(self, messages: Messages, token_ids: Sequence[int]) -> int:

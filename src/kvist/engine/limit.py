@@ -6,15 +6,15 @@
 ``slide``     the answer goes on: the oldest tokens are forgotten
 
 A sliding model with rotary positions keeps its first tokens as sinks and a window, from the limit on; both together fit
-the blocks of one context. One with learned positions has no embedding beyond them, so it computes the kept tail anew as
-a text of its own, a quarter of the context at a time. Either way what a token sees is a function of its position, the
-context and the tokens alone.
+the blocks of one context. A window that was asked for is made as small where it is larger. One with learned positions
+has no embedding beyond them, so it computes the kept tail anew as a text of its own, a quarter of the context at a
+time. Either way what a token sees is a function of its position, the context and the tokens alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as TokenIds
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from kvist.errors import RequestError
@@ -82,8 +82,8 @@ class Limit:
             )
         if self.on_limit == "stop" and length > self.num_tokens:
             raise RequestError(
-                f"the prompt has {length} tokens and the context holds {self.num_tokens}; shorten it, raise --context "
-                "(or --kv-budget) as far as the model and the memory allow, or take --on-limit truncate or slide"
+                f"the prompt has {length} tokens and the context holds {self.num_tokens}; shorten it, raise context "
+                "(or kv_budget) as far as the model and the memory allow, or take on_limit truncate or slide"
             )
         most = max(self.num_tokens - max_tokens, self.num_tokens // 2, 1)
         if self.on_limit != "truncate" or length <= most:
@@ -99,6 +99,9 @@ class Limit:
     def retention(self, asked: RetentionSpec) -> RetentionSpec:
         """Return what is kept of a request that asks for ``asked``.
 
+        What slides fits the blocks of one context: a window that was asked for and doesn't is as large as does, from
+        where it would be full on, or from the limit on.
+
         Raises:
             RequestError: it slides, and keeps tokens by the attention they get, or the context is too short for that.
         """
@@ -106,16 +109,23 @@ class Limit:
             raise RequestError(
                 f"on_limit slide goes with retention all, window:N or sinks:S+N, got {asked}; take one of these"
             )
-        if self.on_limit != "slide" or self.is_learned or asked.is_bounded:
+        if self.on_limit != "slide" or self.is_learned:
             return asked
-        sinks = min(self.num_protected, MAX_SINKS)
+        sinks = asked.num_sinks if asked.is_bounded else min(self.num_protected, MAX_SINKS)
         window = (num_blocks(self.num_tokens) - num_blocks(sinks) - 1) * BLOCK_TOKENS  # it ends anywhere in a block
+        if asked.is_bounded and asked.num_kept <= window and asked.starts_at <= self.num_tokens:
+            return asked
         if window < BLOCK_TOKENS:
+            kept = f" with retention {asked}" if asked.is_bounded else ""
+            too_few = (num_blocks(sinks) + 1) * BLOCK_TOKENS
             raise RequestError(
-                f"on_limit slide needs a context of more than {2 * BLOCK_TOKENS} tokens, got {self.num_tokens}; raise "
-                "--context, or take stop or truncate"
+                f"on_limit slide{kept} needs a context of more than {too_few} tokens, got {self.num_tokens}; raise "
+                "context, or take stop or truncate"
             )
-        return RetentionSpec("sinks", window, sinks, starts_at=self.num_tokens)
+        if not asked.is_bounded:
+            return RetentionSpec("sinks", window, sinks, starts_at=self.num_tokens)
+        starts_at = min(self.num_tokens, max(asked.starts_at, asked.num_kept + sinks))
+        return replace(asked, num_kept=min(asked.num_kept, window), starts_at=starts_at)
 
     def num_dropped(self, num_tokens: int) -> int:
         """Tokens behind the protected ones that a text of ``num_tokens`` has lost, where the tail is computed anew.

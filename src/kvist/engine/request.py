@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from numbers import Integral
+from typing import Any
 
-from kvist.engine.limit import OnLimit
+from kvist.engine.limit import OnLimit, check_on_limit
 from kvist.errors import RequestError
 from kvist.spec.retention import RetentionSpec
 
@@ -126,6 +128,8 @@ class Request:
 
     ``retention`` says which tokens are kept, ``on_limit`` what happens at the context's limit (None: as the engine has
     it). The first ``num_first`` tokens are the prompt's system part, which stays when others are dropped.
+
+    Raises RequestError for a value that is no such thing as its field takes.
     """
 
     token_ids: tuple[int, ...]
@@ -140,3 +144,25 @@ class Request:
     retention: RetentionSpec | None = None
     on_limit: OnLimit | None = None
     num_first: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("is_cached", "has_digest", "is_shared", "explain"):
+            _check(_is_flag(getattr(self, name)), name, getattr(self, name), "True or False")
+        _check(_is_whole(self.priority), "priority", self.priority, "a whole number")
+        _check(isinstance(self.salt, str), "salt", self.salt, "a text")
+        is_kept = self.retention is None or isinstance(self.retention, RetentionSpec)
+        _check(is_kept, "retention", self.retention, "a RetentionSpec or None")
+        is_count = _is_whole(self.num_first) and self.num_first >= 0
+        _check(is_count, "num_first", self.num_first, "a number of tokens, 0 or more")
+        if self.on_limit is not None:
+            check_on_limit(self.on_limit)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether ``value`` is a whole number of any kind (NumPy's, say)."""
+    return isinstance(value, Integral)
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether ``value`` is True or False, whichever kind (NumPy's, say) it came as."""
+    return isinstance(value, Hashable) and value in (True, False)

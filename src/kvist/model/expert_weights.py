@@ -194,7 +194,7 @@ def _stacked(placed: list[Placed], number: int) -> PlacedExperts:
         if len(matrices) < len(placed) or {matrix.form for matrix in matrices} != {first.form}:
             raise UnsupportedError(
                 f"the experts of layer {number} are stored as unlike types, which isn't supported; load all of them as "
-                "one type with --weights q8"
+                "one type with weights q8"
             )
         second = matrices[1] if len(matrices) > 1 else first
         stride, bias_stride = second.offset - first.offset, second.bias - first.bias

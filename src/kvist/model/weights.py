@@ -239,7 +239,7 @@ class Packer:
             types = ", ".join(f"{part.name} {part.type}" for part in parts)
             raise UnsupportedError(
                 f"tensors that are used together are quantised and not ({types}), which isn't supported; "
-                "load all of them as one type with --weights q8"
+                "load all of them as one type with weights q8"
             )
         is_one = len(set(wanted)) == 1 and all(part.rows.size % PANEL_ROWS == 0 for part in parts[:-1])
         groups = [parts] if is_one else [[part] for part in parts]

@@ -11,8 +11,9 @@ Knows nothing of arrays; ``cache.store`` allocates exactly what is computed here
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kvist.errors import SpecError
@@ -78,12 +79,31 @@ def check_codec(codec: str, option: str) -> None:
         raise SpecError(f'unknown codec "{codec}" for {option}; known: {", ".join(CODECS)}')
 
 
+def _check_is_retention(retention: object) -> None:
+    """Raise SpecError for a text, say."""
+    if not isinstance(retention, RetentionSpec):
+        raise SpecError(
+            f"retention of a CacheSpec takes a RetentionSpec, got {retention!r:.60}; parse_retention makes one of a "
+            "text, and LLM and its requests take the text itself"
+        )
+
+
+def _layer_numbers(listed: Iterable[int]) -> tuple[int, ...]:
+    """``listed`` as Python's whole numbers; raises SpecError where it is something else."""
+    try:
+        return tuple(operator.index(number) for number in listed)
+    except TypeError:
+        raise SpecError(f"keep_layers takes layer numbers, such as (0, 1, -1), got {listed!r:.60}") from None
+
+
 @dataclass(frozen=True)
 class CacheSpec:
     """How keys and values are kept: ``CacheSpec(codec="bf16")``, or K and V apart with ``k`` and ``v``.
 
     ``keep_layers`` stay in bf16 where the others are in int8 or int4; -1 is the last layer. ``retention`` says which
     tokens' (``parse_retention("sinks:4+1020")``).
+
+    Raises SpecError for a codec that isn't known, and for what is no layer's number or no retention.
     """
 
     codec: str = "bf16"
@@ -96,6 +116,8 @@ class CacheSpec:
         check_codec(self.codec, "codec")
         check_codec(self.k_codec, "k")
         check_codec(self.v_codec, "v")
+        _check_is_retention(self.retention)
+        object.__setattr__(self, "keep_layers", _layer_numbers(self.keep_layers))
 
     @property
     def k_codec(self) -> str:
@@ -111,7 +133,7 @@ class CacheSpec:
             if not -num_layers <= number < num_layers:
                 raise SpecError(
                     f"there is no layer {number} to keep in {KEPT_CODEC}: the model has layers 0 to {num_layers - 1} "
-                    f"(or -{num_layers} to -1, from the end); change --kv-keep-layers"
+                    f"(or -{num_layers} to -1, from the end); change keep_layers"
                 )
         kept = {number % num_layers for number in self.keep_layers}
         narrow = replace(self, k=self.k_codec, v=self.v_codec, keep_layers=())
@@ -280,7 +302,7 @@ def check_codecs(groups: tuple[LayerGroup, ...]) -> None:
         if group.layer.kind == "mla" and codec in _NARROW:
             raise SpecError(
                 f"latents, which layer {group.layers[0]} has, can't be kept in {codec}: each number is part of a key "
-                "and of a value; take f32 or bf16 for --kv"
+                "and of a value; keep the cache in f32 or bf16"
             )
 
 
