@@ -16,7 +16,7 @@ from tiny.stream import Stream
 
 from kvist import LLM, CacheSpec
 from kvist.checkpoint.gguf import GgufFile
-from kvist.model.kept import AS_IT_IS, EXACT_AS_Q8, ROUNDED_TO_Q8
+from kvist.model.kept import AS_IT_IS, CODES_AS_Q8, EXACT_AS_Q8, ROUNDED_TO_Q8
 
 NUM_ROWS = 33
 F32 = CacheSpec("f32")
@@ -70,6 +70,6 @@ def test_recorded_blocks() -> None:
     fresh = recorded_arrays()
     with np.load(BLOCKS_FILE, allow_pickle=False) as recorded:
         assert set(recorded) == set(fresh)
-        assert {name.split("/")[0] for name in fresh} >= {*EXACT_AS_Q8, *ROUNDED_TO_Q8, *AS_IT_IS[1:]} - {"nvfp4"}
+        assert {name.split("/")[0] for name in fresh} >= {*EXACT_AS_Q8, *CODES_AS_Q8, *ROUNDED_TO_Q8, *AS_IT_IS[1:]} - {"nvfp4"}
         for name in fresh:
             assert np.array_equal(fresh[name], recorded[name]), name

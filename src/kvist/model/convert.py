@@ -106,6 +106,25 @@ def to_q8(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.uint8]:
     return q8_blocks(codes.reshape(len(raw), -1), np.repeat(halves, kind.block_elements // GROUP).reshape(len(raw), -1))
 
 
+def codes_to_q8(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.uint8]:
+    """Rows of a type of ``kept.CODES_AS_Q8`` as rows of q8_0: the same codes, their scales rounded to 16 bits.
+
+    With a block's scale at 1 and the finer ones at their least it decodes to its codes, none of which is 0.
+    """
+    kind = BY_NAME[form]
+    blocks = raw.reshape(-1, kind.block_bytes).copy()
+    numbers = to_f32(blocks, form).reshape(-1, GROUP)
+    if form == "iq3_s":  # scale d x (1 + 2 x finer)
+        blocks[:, :2], blocks[:, 106:] = _HALF_ONE, 0
+    else:  # iq3_xxs: d x (1/2 + finer) / 2; the finer one is in the top bits of a 32-bit word of signs
+        blocks[:, :2] = np.frombuffer(np.float16(4).tobytes(), np.uint8)
+        blocks[:, 69::4] &= 0x0F
+    codes = to_f32(blocks, form).reshape(-1, GROUP)
+    with np.errstate(over="ignore"):  # infinity is found when the model runs
+        scales = (numbers[:, 0] / codes[:, 0]).astype(np.float16)
+    return q8_blocks(codes.astype(np.int8).reshape(len(raw), -1), scales.reshape(len(raw), -1))
+
+
 def as_blocks(codes: Codes, form: str) -> npt.NDArray[np.uint8]:
     """Whole numbers as rows of the form that holds them."""
     with np.errstate(over="ignore"):  # infinity is found when the model runs

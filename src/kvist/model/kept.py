@@ -23,9 +23,15 @@ EXACT_AS_Q8 = ("q5_0", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")
 (The scale of an mxfp4 block is any power of two, of which 16 bits hold 2^-24 to 2^15.)
 """
 
+CODES_AS_Q8 = ("iq3_xxs", "iq3_s")
+"""Whole numbers times a scale for 32 of them that needs more than 16 bits: the numbers stay and the scale is rounded.
+
+Their smallest numbers are so small beside the largest (1 and 15) that steps of the largest / 127 would shrink them by
+a twentieth, all of them alike.
+"""
+
 ROUNDED_TO_Q8 = (
-    "q5_1", "q2_k", "q3_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
-    "iq4_xs", "nvfp4",
+    "q5_1", "q2_k", "q3_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq4_xs", "nvfp4",
 )  # fmt: skip
 
 INTEGERS = {"int4": "q4_0", "int4_zero": "q4_z", "int8": "q8_0", "mxfp4_pairs": "q8_0"}
@@ -33,7 +39,7 @@ INTEGERS = {"int4": "q4_0", "int4_zero": "q4_z", "int8": "q8_0", "mxfp4_pairs": 
 
 KEPT_AS: Mapping[str, str] = {
     **{name: name for name in AS_IT_IS},
-    **dict.fromkeys((*EXACT_AS_Q8, *ROUNDED_TO_Q8), "q8_0"),
+    **dict.fromkeys((*EXACT_AS_Q8, *CODES_AS_Q8, *ROUNDED_TO_Q8), "q8_0"),
     **INTEGERS,
     **dict.fromkeys(("int8_zero", "int_reordered", "fp8"), "q8_0"),
 }

@@ -22,7 +22,7 @@ from kvist.kernels.layout import GROUP_BYTES, PANEL_ROWS, padded
 from kvist.kernels.matmul import FORMS, QUANTISED
 from kvist.kernels.static import Static
 from kvist.model import convert
-from kvist.model.kept import EXACT_AS_Q8, INTEGERS, KEPT_AS
+from kvist.model.kept import CODES_AS_Q8, EXACT_AS_Q8, INTEGERS, KEPT_AS
 
 Rows = npt.NDArray[np.int64]
 Arena = npt.NDArray[np.uint8]
@@ -291,10 +291,10 @@ class Packer:
         if part.type == form and not part.is_transposed:
             _pack_rows(raw, rows, width, form, arena, at)
             return
-        if part.type in EXACT_AS_Q8 and form == "q8_0":
-            _pack_rows(
-                convert.to_q8(_stored(raw, part, width, rows), part.type), np.arange(rows.size), width, form, arena, at
-            )
+        if part.type in (*EXACT_AS_Q8, *CODES_AS_Q8) and form == "q8_0":
+            to_q8 = convert.to_q8 if part.type in EXACT_AS_Q8 else convert.codes_to_q8
+            packed = to_q8(_stored(raw, part, width, rows), part.type)
+            _pack_rows(packed, np.arange(rows.size), width, form, arena, at)
             return
         _pack_numbers(part.name, _floats(raw, part, width, rows), form, arena, at)
 
