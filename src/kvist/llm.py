@@ -26,7 +26,7 @@ from kvist.engine.beam import Beam
 from kvist.engine.capacity import Capacity, plan_capacity
 from kvist.engine.checks import Uncut, check_prompt
 from kvist.engine.context import beyond_trained, check_context
-from kvist.engine.cores import usable_cores
+from kvist.engine.cores import threads_to_use
 from kvist.engine.engine import Engine
 from kvist.engine.files import Messages, ModelFiles, open_model
 from kvist.engine.generation import Generation
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 _BF16 = CacheSpec()
-_MAX_THREADS = 1024
 PREEMPTIONS = ("recompute", "swap")
 
 
@@ -100,9 +99,7 @@ class LLM:
         policy_of(policy)
         check_preemption(preemption)
         check_on_limit(on_limit)
-        threads = usable_cores().num_usable if threads is None else threads
-        if not 1 <= threads <= _MAX_THREADS:
-            raise SpecError(f"threads must be from 1 to {_MAX_THREADS}, got {threads}")
+        threads = threads_to_use(threads)
         self.files = model if isinstance(model, ModelFiles) else open_model(model)
         try:
             self.capacity = capacity_of(self.files, cache, weights=weights, context=context, kv_budget=kv_budget)

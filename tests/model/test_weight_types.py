@@ -34,6 +34,7 @@ def test_blocks_become_8_bits(weight_type: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(weights, "NUMBERS_AT_ONCE", 16 * COLUMNS)  # several pieces
     blocks = random_blocks(weight_type, ROWS, COLUMNS, 3)
     found = numbers(*load(blocks))
+    assert found.shape == blocks.values.shape
     assert np.abs(blocks.values).max() > 0.005
     assert (np.abs(found - blocks.values) <= allowed(blocks)).all()
 

@@ -83,5 +83,6 @@ def check_type(blocks: Packed, x: Array) -> None:
         return
     matrix, arena = load(blocks)
     found = numbers(matrix, arena)
+    assert found.shape == blocks.values.shape
     assert (np.abs(found - blocks.values) <= allowed(blocks)).all(), blocks.type
     check_panels("q8_0", arena[matrix.offset : matrix.offset + matrix.num_bytes], found, x)

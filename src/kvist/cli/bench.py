@@ -11,6 +11,7 @@ from kvist.cli import options
 from kvist.cli.bench_run import BenchRun, EngineOptions, Plot, Quick
 from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
+from kvist.engine.cores import threads_to_use
 from kvist.errors import KvistError
 from kvist.units import format_bytes
 
@@ -92,7 +93,7 @@ def bench_speed(
     from kvist.model.decoder import load_decoder
 
     run, cache = BenchRun("speed", is_quick=is_quick, is_json=is_json), engine.cache
-    threads = options.num_threads(engine.threads)
+    threads = threads_to_use(engine.threads)
     lengths = length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS)
     with open_model(model) as files:
         decoder = load_decoder(files.checkpoint, weights=engine.weights, threads=threads)

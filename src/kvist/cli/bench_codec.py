@@ -13,6 +13,7 @@ from kvist.cli.bench_memory import bench_app
 from kvist.cli.bench_run import BenchRun, Quick
 from kvist.cli.eval_options import codec_pairs
 from kvist.cli.output import command
+from kvist.engine.cores import threads_to_use
 from kvist.spec.cache import CODECS, CacheSpec, bytes_per_token
 
 __all__ = ["bench_app"]
@@ -56,7 +57,7 @@ def bench_codec(
     pairs = codec_pairs(kv or (lab.QUICK_CODECS if is_quick else lab.DEFAULT_CODECS))
     specs = list(dict.fromkeys(CacheSpec(k=k, v=v) for k, v in pairs))
     lengths = length or (lab.QUICK_LENGTHS if is_quick else lab.DEFAULT_LENGTHS)
-    run, threads = BenchRun("codec", is_quick=is_quick, is_json=is_json), options.num_threads(threads)
+    run, threads = BenchRun("codec", is_quick=is_quick, is_json=is_json), threads_to_use(threads)
     with open_model(model) as files, closing(load_decoder(files.checkpoint, weights=weights, threads=threads)) as it:
         what = f"decode and prefill at {', '.join(map(str, lengths))} tokens with {len(specs)} codecs"
         probe = run.begin(what, model=files.name, threads=threads, cache=specs[0], weight_types=it.weight_types)

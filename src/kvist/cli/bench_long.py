@@ -16,6 +16,7 @@ from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
 from kvist.cli.progress import progress_bar
 from kvist.cli.prompt import read_text
+from kvist.engine.cores import threads_to_use
 from kvist.errors import RequestError, SpecError
 from kvist.spec.cache import bytes_per_token
 from kvist.spec.retention import RetentionSpec, parse_retention
@@ -76,7 +77,7 @@ def bench_long(
     num_probes = probes or (_QUICK["probes"] if is_quick else lab.PROBES)
     num_generated = (_QUICK["generate"] if is_quick else num_tokens) if generate is None else generate
     kept = _sinks(retention or (_QUICK_RETENTION if is_quick else lab.DEFAULT_RETENTION))
-    spec, threads = replace(engine.cache, retention=kept), options.num_threads(engine.threads)
+    spec, threads = replace(engine.cache, retention=kept), threads_to_use(engine.threads)
     with open_model(model) as files:
         token_ids = _text(files, text, num_tokens)
         with closing(load_decoder(files.checkpoint, weights=engine.weights, threads=threads)) as decoder:

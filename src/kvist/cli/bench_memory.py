@@ -13,6 +13,7 @@ from kvist.cli.bench_long import bench_app
 from kvist.cli.bench_run import BenchRun, EngineOptions, Quick
 from kvist.cli.flatten import flattened
 from kvist.cli.output import command
+from kvist.engine.cores import threads_to_use
 from kvist.errors import KvistError
 from kvist.units import format_bytes
 
@@ -49,7 +50,7 @@ def bench_memory(
     from kvist.model.decoder import load_decoder
 
     run, cache = BenchRun("memory", is_quick=is_quick, is_json=is_json), engine.cache
-    threads = options.num_threads(engine.threads)
+    threads = threads_to_use(engine.threads)
     numbers = users or (lab.QUICK_USERS if is_quick else lab.DEFAULT_USERS)
     own = tokens or (lab.QUICK_TOKENS if is_quick else lab.USER_TOKENS)
     common = shared or (lab.QUICK_SHARED_TOKENS if is_quick else lab.SHARED_TOKENS)

@@ -16,6 +16,7 @@ from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
 from kvist.cli.progress import progress_bar
 from kvist.cli.prompt import read_text
+from kvist.engine.cores import threads_to_use
 from kvist.errors import RequestError
 from kvist.spec.cache import CacheSpec
 from kvist.units import format_bytes
@@ -76,7 +77,7 @@ def evaluate(
         check_figure_path(plot)
     if times not in _TIMES:
         raise RequestError(f'--times takes {", ".join(_TIMES)}; got "{times}"')
-    out, specs, num_threads = Output(is_json), keeping.specs(), options.num_threads(threads)
+    out, specs, num_threads = Output(is_json), keeping.specs(), threads_to_use(threads)
     _check_state(state, {"--text": texts.text, "--plot": plot}, is_fresh=is_fresh)
     from kvist.engine.files import open_model
     from kvist.lab.machine import this_machine

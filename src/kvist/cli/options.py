@@ -16,7 +16,6 @@ import typer
 
 from kvist.cli.interrupt import EndsProcess
 from kvist.engine.context import beyond_trained
-from kvist.engine.cores import usable_cores
 from kvist.engine.limit import ON_LIMIT, OnLimit, check_on_limit
 from kvist.engine.request import SamplingParams
 from kvist.errors import ContextWarning, SpecError
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_KV = CacheSpec().codec
-MAX_THREADS = 1024
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name (see kvist models), a path, or hf:ORG/NAME[:FILE].")
@@ -198,18 +196,6 @@ def cache_spec(
     for option, codec in (("--kv", kv), ("--kv-k", kv_k), ("--kv-v", kv_v)):
         check_codec(codec or kv, option)
     return CacheSpec(kv, kv_k, kv_v, parse_retention(retention), parse_layers(keep_layers or ""))
-
-
-def num_threads(threads: int | None) -> int:
-    """Return ``--threads``, by default the cores of this process; what commands without an ``LLM`` run on.
-
-    Raises SpecError for a number that no ``LLM`` takes either.
-    """
-    if threads is None:
-        return usable_cores().num_usable
-    if not 1 <= threads <= MAX_THREADS:
-        raise SpecError(f"threads must be from 1 to {MAX_THREADS}, got {threads}")
-    return threads
 
 
 def parse_layers(listed: str) -> tuple[int, ...]:

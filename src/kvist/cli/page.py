@@ -14,6 +14,7 @@ from kvist.cli.bench_run import BenchRun, EngineOptions
 from kvist.cli.flatten import flattened
 from kvist.cli.output import command
 from kvist.cli.progress import progress_bar
+from kvist.engine.cores import threads_to_use
 from kvist.errors import KvistError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _measured(run: BenchRun, model: str, engine: EngineOptions, effort: Effort) 
     from kvist.llm import LLM
     from kvist.model.decoder import load_decoder
 
-    cache, threads = engine.cache, options.num_threads(engine.threads)
+    cache, threads = engine.cache, threads_to_use(engine.threads)
     figures: dict[str, Any] = {}
     with open_model(model) as files:
         files.require_tokenizer()

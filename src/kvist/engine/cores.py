@@ -10,6 +10,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvist.errors import SpecError
+
+MAX_THREADS = 1024
+
 
 @dataclass(frozen=True)
 class Cores:
@@ -32,6 +36,15 @@ def usable_cores(root: Path = Path("/"), processors: frozenset[int] | None = Non
     allowed = _allowed_processors() if processors is None else processors
     cores = {_core_of(blocks, number) for blocks in [_cpuinfo(root)] for number in allowed}
     return Cores(len(allowed), max(1, len(cores)), _quota(root))
+
+
+def threads_to_use(asked: int | None) -> int:
+    """Return the threads to run on: ``asked``, by default this process's cores. Raises SpecError out of range."""
+    if asked is None:
+        return usable_cores().num_usable
+    if not 1 <= asked <= MAX_THREADS:
+        raise SpecError(f"threads must be from 1 to {MAX_THREADS}, got {asked}")
+    return asked
 
 
 def _allowed_processors() -> frozenset[int]:
