@@ -222,7 +222,7 @@ def test_a_file_may_have_no_tokenizer(kind: str | None) -> None:
     assert read_gguf_tokenizer(keys, Path("m.gguf")) is None
 
 
-@pytest.mark.parametrize("kind", ["bert", "t5", "rwkv", "gemma4"])
+@pytest.mark.parametrize("kind", ["bert", "plamo2", "rwkv", "gemma4"])
 def test_other_kinds_are_refused_by_name(kind: str) -> None:
     with pytest.raises(UnsupportedError, match=rf'"m.gguf" has a tokenizer of type "{kind}"; supported: gpt2'):
         read_gguf_tokenizer({"tokenizer.ggml.model": kind}, Path("m.gguf"))

@@ -96,10 +96,8 @@ def test_tokenizer_json_goes_before_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (model_bytes(TRAINED, trainer=[]), "of another type than BPE"),
-        (model_bytes(TRAINED, trainer=[(3, 1)]), "of another type than BPE"),
-        (model_bytes(TRAINED, normalizer=[]), "that normalises text"),
-        (model_bytes(TRAINED, normalizer=[AS_IT_IS, (2, b"map")]), "that normalises text"),
+        (model_bytes(TRAINED, trainer=[(3, 3)]), "of another type than BPE and unigram"),
+        (model_bytes(TRAINED, trainer=[(3, 4)]), "of another type than BPE and unigram"),
         (model_bytes(TRAINED, normalizer=[AS_IT_IS, (5, 0)]), "that has spaces in another place"),
         (model_bytes(TRAINED, trainer=[BPE, (24, 1)]), "that has spaces in another place"),
     ],
@@ -126,6 +124,8 @@ def piece(*fields: tuple[int, int | float | bytes | str]) -> bytes:
         (piece((1, b"\xff")), "isn't UTF-8"),
         (piece((1, "a"), (2, float("nan"))), "score is no number"),
         (piece((1, "a"), (2, 7)), "of the wrong kind"),
+        (model_bytes(TRAINED, normalizer=[AS_IT_IS, (2, b"map")]), "its character map of 3 bytes has no trie"),
+        (model_bytes(TRAINED, normalizer=[AS_IT_IS, (2, 5)]), "of the wrong kind"),
         (piece((1, "a" * 20_000)), "longer than any vocabulary's"),
         (message([(1, message([(1, "a")]))] * 2), "1 of its 2 pieces occur twice"),
         (message([(1, b"")] * 3), "2 of its 3 pieces occur twice"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -151,6 +152,15 @@ def train_scored(*, num_merged: int = 500, has_bytes: bool = True) -> Scored:
     typed = [(name, kind) for kind, group in groups for name in group]
     scores = {name: -float(rank) for rank, name in enumerate([*merged, *(n for n in names if len(n) == 1)])}
     return Scored([name for name, _ in typed], [scores.get(name, 0.0) for name, _ in typed], [k for _, k in typed])
+
+
+@cache
+def unigram_scored(*, has_bytes: bool = True) -> Scored:
+    """The same with scores as of a unigram model, of which hardly two sums are equal."""
+    made, rng = train_scored(has_bytes=has_bytes), random.Random(1)
+    typed = zip(made.tokens, made.types, strict=True)
+    scores = [-rng.uniform(2, 3 + 12 / len(token)) if kind == kinds.NORMAL else 0.0 for token, kind in typed]
+    return Scored(made.tokens, scores, made.types)
 
 
 def from_gguf_keys(keys: Mapping[str, object]) -> Tokenizer:

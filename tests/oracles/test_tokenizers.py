@@ -19,6 +19,7 @@ from oracles.vocabularies import (
     sentencepiece_keys,
     tekken_ranks,
     tiktoken_ranks,
+    unigram_keys,
 )
 from tokenizers import Tokenizer as Backend
 
@@ -111,6 +112,51 @@ def test_a_trained_sentencepiece(tmp_path: Path, has_prefix: bool, has_bytes: bo
         assert directory.encode(text, add_special_tokens=False, parse_special=False) == expected, text
         if not (has_prefix and any(run in " " + text for run in shown_runs)):
             assert file.encode(text, add_special_tokens=False, parse_special=False) == expected, text
+
+
+UNIGRAMS: dict[str, dict[str, object]] = {
+    "as it is": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True},
+    "sentencepiece's own rules": {},
+    "nfkc, no prefix": {"normalization_rule_name": "nfkc", "add_dummy_prefix": False, "byte_fallback": True},
+    "lower case": {"normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True, "split_digits": True},
+}
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("rules", UNIGRAMS)
+def test_trained_models_that_normalise(tmp_path: Path, rules: str, kind: str) -> None:
+    """Of segmentations that are as likely SentencePiece, which adds up in single precision, may take another one."""
+    known = set("".join((*WORDS, *SPACES, *MARKS, *digits)))
+    corpus = [text for text in varied_strings(20_000, seed=32) if known.issuperset(text)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(corpus),
+        model_prefix=str(tmp_path / "tokenizer"),
+        model_type=kind,
+        vocab_size=1500,
+        character_coverage=1.0,
+        minloglevel=2,
+        **UNIGRAMS[rules],
+    )
+    path = tmp_path / "tokenizer.model"
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    tokenizers = [from_directory(tmp_path)]
+    if kind == "unigram":
+        tokenizers.append(from_gguf_keys(unigram_keys(model, path.read_bytes())))
+    num_other = 0
+    for text in varied_strings(NUM_STRINGS, seed=33, pieces=ordinary_pieces(model)):
+        expected = model.encode(text)
+        for tokenizer in tokenizers:
+            ids = tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+            num_other += ids != expected
+            assert ids == expected or (kind == "unigram" and is_as_likely(model, ids, expected)), text
+    assert num_other < NUM_STRINGS / 100
+
+
+def is_as_likely(model: sentencepiece.SentencePieceProcessor, ids: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether two segmentations are of one text and have the same score, as far as single precision tells."""
+    texts = ["".join(map(model.id_to_piece, found)) for found in (ids, others)]
+    scores = [sum(map(model.get_score, found)) for found in (ids, others)]
+    return texts[0] == texts[1] and abs(scores[0] - scores[1]) < 1e-5 * abs(scores[0])
 
 
 @pytest.mark.parametrize("pre", TIKTOKEN_FILES)

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from kvist.checkpoint.token_spelling import BYTE_CHARACTERS
 
@@ -105,3 +107,22 @@ def sentencepiece_keys(
         types.append(kind.value)
     scores = [model.get_score(i) for i in range(model.vocab_size())]
     return keys_of(model="llama", tokens=tokens, scores=scores, token_type=types, **more)
+
+
+def unigram_keys(model: sentencepiece.SentencePieceProcessor, data: bytes) -> Keys:
+    """As llama.cpp's script converts T5's: the normaliser's map and switches stand in the file."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(data)
+    rules = proto.normalizer_spec
+    more = (
+        {"precompiled_charsmap": np.frombuffer(rules.precompiled_charsmap, np.uint8)}
+        if rules.precompiled_charsmap
+        else {}
+    )
+    return sentencepiece_keys(model) | keys_of(
+        model="t5",
+        unknown_token_id=model.unk_id(),
+        add_space_prefix=rules.add_dummy_prefix,
+        remove_extra_whitespaces=rules.remove_extra_whitespaces,
+        add_eos_token=False,
+        **more,
+    )

@@ -53,9 +53,9 @@ def test_many_in_a_pool_for_two(preemption: Literal["recompute", "swap"]) -> Non
         ids = llm.tokenizer.encode(TEXT * 10)
         requests = [
             Request(
-                tuple(ids[: chance.randrange(20, 100)] + chance.sample(ids, 3)),
+                tuple(ids[: chance.randrange(8, 30)] + chance.sample(ids, 3)),
                 SamplingParams(
-                    max_tokens=chance.randrange(5, 50),
+                    max_tokens=chance.randrange(70, 120),
                     temperature=chance.choice((0.0, 1.0)),
                     seed=number,
                     n=chance.choice((1, 1, 2)),

@@ -1,7 +1,7 @@
-"""A tokenizer from a GGUF file: byte-level BPE (`gpt2`) or SentencePiece's BPE (`llama`).
+"""A tokenizer from a GGUF file: byte-level BPE (`gpt2`), SentencePiece's BPE (`llama`) or its unigram (`t5`).
 
-The file says what tokens there are, by which merges or scores they are found, and what cuts the text; it carries no
-normaliser and no post-processor, so text is taken as it is, and BOS and EOS follow `add_bos_token` and
+The file says what tokens there are, by which merges or scores they are found, and what cuts the text. It carries no
+post-processor, and a normaliser only for `t5`: other text is taken as it is, and BOS and EOS follow `add_bos_token` and
 `add_eos_token`. Control tokens are special; user-defined ones are found in any text. All as in llama.cpp, whose
 format it is, with what it takes for granted where the file is silent: ids are the same. A character whose bytes a
 byte-level vocabulary lacks is dropped, there as in the tokenizers library.
@@ -13,13 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from kvist.checkpoint.character_map import CharacterMap
 from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.gguf_vocabulary import GgufVocabulary, TokenizerKeys
 from kvist.checkpoint.pretokenizers import pretokenizer_named
-from kvist.checkpoint.space_marked import ScoredVocabulary, SpacePrefix, space_marked_backend
+from kvist.checkpoint.space_marked import (
+    ScoredVocabulary,
+    SpacePrefix,
+    TextRules,
+    space_marked_backend,
+    unigram_backend,
+)
 from kvist.checkpoint.token_spelling import Spelling, TokenSpelling
 from kvist.checkpoint.token_type import TokenType
 from kvist.checkpoint.tokenizer_parts import TokenizerParts, end_of_turn_ids, is_always_control
@@ -31,13 +39,14 @@ _ENDS = ("eos", "eot", "eom")
 
 @dataclass(frozen=True)
 class _Core:
-    """What a vocabulary's kind decides. `adds_bos` holds where the file doesn't say."""
+    """What a vocabulary's kind decides. `adds_bos` and `adds_eos` hold where the file doesn't say."""
 
     backend: Backend
     spelling: TokenSpelling
     adds_bos: bool
     kind: str
     pre_tokenizer: str | None = None
+    adds_eos: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,8 @@ def read_gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Tokenizer
     if kind is None:
         raise UnsupportedError(
             f"{quote_path(path)} has a tokenizer of type {quote(name)}; supported: gpt2 (byte-level BPE), "
-            "llama (SentencePiece BPE); or take the model as a Hugging Face directory with a tokenizer.json"
+            "llama (SentencePiece BPE), t5 (its unigram); or take the model as a Hugging Face directory with a "
+            "tokenizer.json"
         )
     vocabulary = keys.vocabulary(kind.default_ids)
     tokens, ids = vocabulary.tokens, vocabulary.ids
@@ -114,16 +124,35 @@ def _space_marked(keys: TokenizerKeys, vocabulary: GgufVocabulary, control_ids: 
     scored = ScoredVocabulary(vocabulary.tokens, keys.scores(len(vocabulary.tokens)), vocabulary.types)
     prefix = SpacePrefix.EACH if has_prefix else SpacePrefix.NEVER
     try:
-        backend = space_marked_backend(scored, control_ids, vocabulary.ids.get("unknown"), prefix)
+        backend = space_marked_backend(scored, control_ids, vocabulary.ids.get("unknown"), TextRules(prefix))
     except CheckpointError as error:
         raise keys.damaged(str(error)) from None
     spelling = TokenSpelling(Spelling.SPACE_MARKED, strips_leading_space=has_prefix)
     return _Core(backend, spelling, adds_bos=True, kind="SentencePiece BPE")
 
 
+def _unigram(keys: TokenizerKeys, vocabulary: GgufVocabulary, control_ids: frozenset[int]) -> _Core:
+    has_prefix = keys.flag("add_space_prefix") is True
+    scored = ScoredVocabulary(vocabulary.tokens, keys.scores(len(vocabulary.tokens)), vocabulary.types)
+    prefix = SpacePrefix.EACH if has_prefix else SpacePrefix.NEVER
+    character_map = keys.numbers("precompiled_charsmap")
+    try:
+        rules = TextRules(
+            prefix,
+            CharacterMap(character_map.astype(np.uint8).tobytes()) if character_map is not None else None,
+            trims_spaces=keys.flag("remove_extra_whitespaces") is True,
+        )
+        backend = unigram_backend(scored, control_ids, vocabulary.ids.get("unknown"), rules)
+    except CheckpointError as error:
+        raise keys.damaged(str(error)) from None
+    spelling = TokenSpelling(Spelling.SPACE_MARKED, strips_leading_space=has_prefix)
+    return _Core(backend, spelling, adds_bos=False, kind="SentencePiece unigram", adds_eos=True)
+
+
 _KINDS = {
     "gpt2": _Kind(_byte_level),
     "llama": _Kind(_space_marked, {"bos": 1, "eos": 2, "unknown": 0}, ("bos", "unknown", *_ENDS)),
+    "t5": _Kind(_unigram, {"eos": 1, "unknown": 2, "padding": 0}, ("bos", "unknown", *_ENDS)),
 }
 
 
@@ -167,7 +196,8 @@ def _add_post_processor(core: _Core, vocabulary: GgufVocabulary) -> None:
     """Make the backend put BOS before a text and EOS behind it, where the file wants them and has them."""
     adds_bos = core.adds_bos if vocabulary.adds_bos is None else vocabulary.adds_bos
     before = [("BOS", vocabulary.ids["bos"])] if adds_bos and "bos" in vocabulary.ids else []
-    behind = [("EOS", vocabulary.ids["eos"])] if vocabulary.adds_eos and "eos" in vocabulary.ids else []
+    adds_eos = core.adds_eos if vocabulary.adds_eos is None else vocabulary.adds_eos
+    behind = [("EOS", vocabulary.ids["eos"])] if adds_eos and "eos" in vocabulary.ids else []
     if before or behind:
         core.backend.post_processor = processors.TemplateProcessing(
             single=[*(name for name, _ in before), "$A", *(name for name, _ in behind)],

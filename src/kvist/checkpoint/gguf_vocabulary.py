@@ -62,6 +62,16 @@ class TokenizerKeys:
         """The truth value `tokenizer.ggml.{name}`, or None."""
         return self._optional(_PREFIX + name, bool)
 
+    def numbers(self, name: str) -> npt.NDArray[np.int64] | None:
+        """The whole numbers `tokenizer.ggml.{name}`, or None where there is none."""
+        value = self._metadata.get(_PREFIX + name)
+        if value is None:
+            return None
+        found = np.asarray(value)
+        if found.ndim != 1 or found.dtype.kind not in "iu":
+            raise self.damaged(f"{_PREFIX}{name} isn't an array of whole numbers")
+        return found.astype(np.int64)
+
     def general(self, name: str) -> str:
         """The text `general.{name}` in lower case, empty where there is none."""
         return (self._optional(f"general.{name}", str) or "").lower()

@@ -1,8 +1,8 @@
-"""A SentencePiece model file (`tokenizer.model`): the vocabulary of BPE ones that take text as it is.
+"""A SentencePiece model file (`tokenizer.model`): the vocabulary of BPE and unigram ones.
 
 The file is a protocol buffer. Read are the pieces with their scores and types, and of the two settings what decides
-about ids; the reader knows the wire format and nothing more, so there is no dependency for it. Unigram models, and
-those that normalise text, are refused: the models of the families that kvist runs need neither.
+about ids; the reader knows the wire format and nothing more, so there is no dependency for it. Models of words or of
+characters, and those with spaces behind words, are refused: no language model is known to have one.
 
 The format: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvist.checkpoint.character_map import CharacterMap
 from kvist.checkpoint.disk import reason, regular_file_bytes
 from kvist.checkpoint.files import quote_path
 from kvist.checkpoint.space_marked import ScoredVocabulary
@@ -27,7 +28,7 @@ MAX_MODEL_BYTES = 16 << 20
 MAX_PIECES = 1 << 20
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
-_MODEL_TYPE, _BPE = 3, 2
+_MODEL_TYPE, _UNIGRAM, _BPE = 3, 1, 2
 _AS_SUFFIX, _UNKNOWN_ID, _BOS_ID, _EOS_ID = 24, 40, 41, 42
 _CHARACTER_MAP, _ADD_PREFIX, _TRIM_SPACES, _MARK_SPACES = 2, 3, 4, 5
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -36,13 +37,19 @@ Value = int | bytes | memoryview
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """A vocabulary; `has_prefix` says that a space goes before a text. A role's id is None where there is no token."""
+    """A vocabulary and what is done to text before it is cut. A role's id is None where there is no token.
+
+    `has_prefix` says that a space goes before a text, `trims_spaces` that those at its ends and side by side go.
+    """
 
     vocabulary: ScoredVocabulary
     unknown_id: int | None
     bos_id: int | None
     eos_id: int | None
     has_prefix: bool
+    is_unigram: bool = False
+    character_map: CharacterMap | None = None
+    trims_spaces: bool = False
 
 
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
@@ -102,17 +109,25 @@ def _model(data: bytes) -> SentencePieceModel:
         bos_id=_token_id(trainer.get(_BOS_ID, 1), len(tokens)),
         eos_id=_token_id(trainer.get(_EOS_ID, 2), len(tokens)),
         has_prefix=bool(normalizer.get(_ADD_PREFIX, 1)),
+        is_unigram=trainer.get(_MODEL_TYPE, _UNIGRAM) == _UNIGRAM,
+        character_map=_character_map(normalizer.get(_CHARACTER_MAP, b"")),
+        trims_spaces=bool(normalizer.get(_TRIM_SPACES, 1)),
     )
 
 
 def _refuse_other_kinds(trainer: dict[int, Value], normalizer: dict[int, Value]) -> None:
-    if trainer.get(_MODEL_TYPE, 1) != _BPE:
-        raise _OtherKindError("of another type than BPE")
-    map_bytes = normalizer.get(_CHARACTER_MAP, b"")
-    if isinstance(map_bytes, int) or len(map_bytes) or normalizer.get(_TRIM_SPACES, 1):
-        raise _OtherKindError("that normalises text")
+    if trainer.get(_MODEL_TYPE, _UNIGRAM) not in (_UNIGRAM, _BPE):
+        raise _OtherKindError("of another type than BPE and unigram")
     if not normalizer.get(_MARK_SPACES, 1) or trainer.get(_AS_SUFFIX, 0):
         raise _OtherKindError("that has spaces in another place than before words")
+
+
+def _character_map(value: Value) -> CharacterMap | None:
+    data = bytes(_message(value))
+    try:
+        return CharacterMap(data) if data else None
+    except CheckpointError as error:
+        raise _DamageError(str(error)) from None
 
 
 def _piece(value: Value) -> tuple[str, float, int]:

@@ -3,7 +3,8 @@
 As transformers makes it from the same files: pieces from tokenizer.model; tokens that were added later from
 `added_tokens_decoder` in tokenizer_config.json or from added_tokens.json, which replace a piece of the same id; BOS
 unless `add_bos_token` is false; and the space before a text, where the model has one, before each part that special
-tokens leave (`legacy`, which is what is meant where nothing is said) or before the first alone.
+tokens leave (`legacy`, which is what is meant where nothing is said, and wherever the model trims spaces) or before the
+first alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from kvist.checkpoint.disk import exists
 from kvist.checkpoint.files import quote, quote_path
 from kvist.checkpoint.json_object import read_json_object
 from kvist.checkpoint.sentencepiece_model import MAX_PIECES, SentencePieceModel, read_sentencepiece_model
-from kvist.checkpoint.space_marked import ScoredVocabulary, SpacePrefix, space_marked_backend
+from kvist.checkpoint.space_marked import (
+    ScoredVocabulary,
+    SpacePrefix,
+    TextRules,
+    space_marked_backend,
+    unigram_backend,
+)
 from kvist.checkpoint.token_spelling import SPACE_MARK, Spelling, TokenSpelling
 from kvist.checkpoint.token_type import TokenType
 from kvist.checkpoint.tokenizer_parts import RawTokenizer, is_always_control
@@ -63,7 +70,9 @@ def read_sentencepiece_tokenizer(directory: Path, settings: Mapping[str, object]
     try:
         vocabulary = _with_added(model.vocabulary, added)
         special_ids = [token_id for token_id, token in added.items() if token.is_special]
-        backend = space_marked_backend(vocabulary, special_ids, model.unknown_id, prefix)
+        make = unigram_backend if model.is_unigram else space_marked_backend
+        rules = TextRules(prefix, model.character_map, model.trims_spaces)
+        backend = make(vocabulary, special_ids, model.unknown_id, rules)
     except CheckpointError as error:
         raise CheckpointError(f"the tokenizer in {quote_path(path)} can't be used: {error}") from None
     backend.add_tokens([token.for_backend() for _, token in sorted(added.items()) if token.name])
@@ -75,14 +84,15 @@ def read_sentencepiece_tokenizer(directory: Path, settings: Mapping[str, object]
         eos_token_id=model.eos_id,
         silent_token_ids=frozenset(np.flatnonzero(vocabulary.types == TokenType.UNUSED).tolist()),
         prefixes_text=prefix is SpacePrefix.FIRST,
-        kind="SentencePiece BPE",
+        kind="SentencePiece unigram" if model.is_unigram else "SentencePiece BPE",
     )
 
 
 def _prefix(model: SentencePieceModel, settings: Mapping[str, object]) -> SpacePrefix:
     if not model.has_prefix or settings.get("add_prefix_space") is False:
         return SpacePrefix.NEVER
-    return SpacePrefix.FIRST if settings.get("legacy") is False else SpacePrefix.EACH
+    is_first = settings.get("legacy") is False and not model.trims_spaces
+    return SpacePrefix.FIRST if is_first else SpacePrefix.EACH
 
 
 def _add_post_processor(backend: Backend, model: SentencePieceModel, settings: Mapping[str, object]) -> None:
