@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvist.cache.explain import Evictions, Miss, explain_pair
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Reuse
+from kvist.cache.stretch import longest_stretch
 from kvist.spec.cache import CacheSpec
 
 A, B = list(range(100, 180)), list(range(200, 280))
@@ -233,3 +234,16 @@ def test_two_prompts_as_the_cache_sees_them(one: list[int], other: list[int]) ->
     assert begin(case.cache, other)[2] == min(found.num_shared, len(other) - 1)
     again = slice(found.again_a, found.again_a + found.num_again)
     assert one[again] == other[found.again_b : found.again_b + found.num_again]
+
+
+@given(st.lists(st.integers(0, 2), max_size=14), st.lists(st.integers(0, 2), max_size=14))
+def test_the_longest_stretch(a: list[int], b: list[int]) -> None:
+    at_a, at_b, size = longest_stretch(a, b)
+    assert a[at_a : at_a + size] == b[at_b : at_b + size]
+    stretches = {tuple(a[start:end]) for start in range(len(a)) for end in range(start + 1, len(a) + 1)}
+    assert not any(tuple(b[at : at + size + 1]) in stretches for at in range(len(b) - size))
+
+
+def test_a_stretch_of_tokens_that_repeat() -> None:
+    digits = [3, 4] * 10_000
+    assert longest_stretch([1, 2, *digits], [5, *digits, 6]) == (2, 1, 20_000)

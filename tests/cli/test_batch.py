@@ -100,12 +100,13 @@ def test_bad_lines_carry_their_errors_and_stop_no_other(kvist: Command, tmp_path
         "long": request(2, prompt="x" * 600) | {"custom_id": "long"},
         "empty": request(3, prompt="") | {"custom_id": "empty"},
         "second": request(4, prompt=["good", ""]) | {"custom_id": "second"},
+        "retention": request(5, retention="window:0") | {"custom_id": "retention"},
     }
     file = write(tmp_path / "r", request(7), *bad.values(), request(8))
     done = kvist("batch", file, "-o", str(out), "--json")
     assert done.code == 0
     assert (done.json["succeeded"], done.json["failed"]) == (2, len(bad))
-    assert "6 failed" in done.err
+    assert "7 failed" in done.err
     found = results(out)
     assert found["r8"]["error"] is None
     for custom_id, said in (
@@ -115,6 +116,7 @@ def test_bad_lines_carry_their_errors_and_stop_no_other(kvist: Command, tmp_path
         ("long", "600 tokens"),
         ("empty", "not one token"),
         ("second", "not one token"),
+        ("retention", "window must keep between 1"),
     ):
         line = found[custom_id]
         assert said in line["error"]["message"]
@@ -161,6 +163,29 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
     assert not out.exists()
 
 
+@pytest.mark.usefixtures("in_process")
+def test_the_file_of_requests_is_no_place_for_results(kvist: Command, tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_text(json.dumps(request(1)))  # without a newline, as a torn result would be
+    before = path.read_bytes()
+    (tmp_path / "link").hardlink_to(path)
+    for output in (path, tmp_path / "link"):
+        done = kvist("batch", str(path), "-o", str(output))
+        assert (done.code, done.err.count("\n")) == (1, 1)
+        assert "is the file of requests; give -o another one" in done.err
+    assert path.read_bytes() == before
+
+
+def test_what_is_printed_is_no_place_for_results(tmp_path: Path) -> None:
+    file, printed = write(tmp_path / "r", request(1)), tmp_path / "printed"
+    with printed.open("wb") as stdout:
+        process = start("batch", file, "-o", "/dev/stdout", stdout=stdout)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"is where this command prints" in err
+    assert printed.read_bytes() == b""
+
+
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, out: Path) -> None:
     file = write(tmp_path / "r", *(request(number, max_tokens=20) for number in range(30)))
     command = ("batch", file, "-o", str(out), "--in-flight", "3", "--json")
@@ -175,7 +200,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, out: Path) -> N
     num_done = out.read_bytes().count(b"\n")
     assert 4 <= num_done < 30
     with out.open("ab") as stream:
-        stream.write(b'{"id": "torn')
+        stream.write(b'{"id": "batch_req_00')
     process = start(*command)
     stdout, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

@@ -75,7 +75,13 @@ def test_texts_and_messages_in_the_chat_template(kvist: Command) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "is no JSON"), ("[1]", "no list of messages"), ('{"role": "user"}', "no list of messages")],
+    [
+        ("{", "is no JSON"),
+        ("[1]", "no list of messages"),
+        ('{"role": "user"}', "no list of messages"),
+        ("[" * 100_000, "nested too deeply"),
+        ("", "is empty; a prompt has at least one token"),
+    ],
 )
 def test_a_file_that_holds_no_messages_is_one_line(kvist: Command, text: str, said: str) -> None:
     Path("a.json").write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -51,13 +51,15 @@ class Command:
         return Done(int(caught.value.code or 0), written.out, written.err)
 
 
-def start(*arguments: str, stdin: int = subprocess.DEVNULL, **fake: str) -> subprocess.Popen[bytes]:
+def start(
+    *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int | IO[bytes] = subprocess.PIPE, **fake: str
+) -> subprocess.Popen[bytes]:
     """Start a command on the fake model as a process; keyword arguments set the fake (see ``fakes.__main__``)."""
     settings = {f"FAKE_{name.upper()}": value for name, value in fake.items()}
     return subprocess.Popen(
         [sys.executable, "-m", "fakes", *arguments],
         env=os.environ | settings | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
         stdin=stdin,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -76,45 +77,98 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         count_lines(tmp_path / "no")
 
 
+def result(number: int, text: str = "") -> dict[str, object]:
+    return {"id": f"batch_req_{number}", "custom_id": "a", "line": number, "response": {"body": text}, "error": None}
+
+
+def result_bytes(number: int, text: str = "") -> bytes:
+    return json.dumps(result(number, text)).encode() + b"\n"
+
+
 def test_results_are_found_again(tmp_path: Path) -> None:
     with ResultFile(tmp_path / "out") as results:
-        results.append({"id": "one", "text": "å\n"})
+        results.append(result(1, "å\n"))
     with ResultFile(tmp_path / "out") as results:
-        assert results.has("one") and not results.has("two")
-        results.append({"id": "two"})
-    assert [json.loads(text)["id"] for text in (tmp_path / "out").read_text().splitlines()] == ["one", "two"]
+        assert results.has("batch_req_1") and not results.has("batch_req_2")
+        results.append(result(2))
+    assert (tmp_path / "out").read_bytes() == result_bytes(1, "å\n") + result_bytes(2)
 
 
-@given(st.integers(0, 60))
+@given(st.integers(0, 100))
 def test_a_torn_last_line_is_cut_off(tmp_path_factory: pytest.TempPathFactory, num_kept: int) -> None:
     path = tmp_path_factory.mktemp("torn") / "out"
-    whole = b'{"id": "one"}\n'
-    torn = b'{"id": "two", "response": {"body": "abcdefghijklmnopqrstuvwxyz"}}\n'
-    path.write_bytes(whole + torn[:num_kept])
+    path.write_bytes(result_bytes(1) + result_bytes(2, "abcdefghijklmnopqrstuvwxyz")[:num_kept])
     with ResultFile(path) as results:
-        assert results.has("one")
-        assert not results.has("two")
+        assert results.has("batch_req_1")
+        assert not results.has("batch_req_2")
         assert results.num_repaired == (num_kept > 0)
-        results.append({"id": "three"})
-    assert path.read_bytes() == whole + b'{"id": "three"}\n'
+        results.append(result(3))
+    assert path.read_bytes() == result_bytes(1) + result_bytes(3)
 
 
 def test_a_last_line_that_lacks_its_newline_alone_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    path.write_bytes(b'{"id": "one"}')
+    path.write_bytes(result_bytes(1)[:-1])
     with ResultFile(path) as results:
-        assert results.has("one")
-        results.append({"id": "two"})
-    assert path.read_bytes() == b'{"id": "one"}\n{"id": "two"}\n'
+        assert results.has("batch_req_1")
+        results.append(result(2))
+    assert path.read_bytes() == result_bytes(1) + result_bytes(2)
 
 
-@pytest.mark.parametrize("text", ["something else\n", '{"id": "one"}\n{"no": 1}\n', '{"id": 5}\n', "[]\nx"])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_results_that_are_longer_than_a_line_of_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_torn: bool
+) -> None:
+    monkeypatch.setattr("kvist.openai.batch_results.MAX_LINE_BYTES", 100)
+    path, long = tmp_path / "out", result_bytes(2, "x" * 450)
+    path.write_bytes(result_bytes(1) + (long[:-5] if is_torn else long + result_bytes(3)))
+    with ResultFile(path) as results:
+        assert results.has("batch_req_1")
+        assert results.has("batch_req_2") != is_torn
+        assert results.has("batch_req_3") != is_torn
+        assert results.num_repaired == is_torn
+    if is_torn:
+        assert path.read_bytes() == result_bytes(1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "something else\n",
+        "a key",
+        '{"id": "doc1", "text": "a data set"}\n{"text": "its last line"}',
+        json.dumps(result(1)) + '\n{"no": 1}\n',
+        json.dumps(result(1)) + "\n{not torn by us",
+        '{"id": 5}\n',
+        '{"id": "batch_req_1", "custom_id": "a"}\n',
+        "[]\nx",
+        line(),
+    ],
+)
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RequestError, match="is no result of a batch"):
         ResultFile(path)
     assert path.read_text(encoding="utf-8") == text
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RequestError, match='pipe" is no regular file; results are appended'):
+        ResultFile(tmp_path / "pipe")
+    with pytest.raises(RequestError, match='pipe" is no regular file, and requests are read twice'):
+        count_lines(tmp_path / "pipe")
+
+
+def test_a_line_that_is_too_long_has_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvist.openai.batch_lines.MAX_LINE_BYTES", 200)
+    path = write(tmp_path / "r", line("a"), line("b", body={"prompt": "x" * 900}), line("c"), line("d" * 300))
+    first, long, last, longer = read_lines(path)
+    assert (first.error, last.error, last.number) == (None, None, 3)
+    assert "longer than 200 bytes" in str(long.error)
+    assert "longer than 200 bytes" in str(longer.error)
+    assert len({one.id for one in (first, long, last, longer)}) == 4
 
 
 def test_two_runs_do_not_write_into_one_file(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence as TokenIds
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Literal
 
+from kvist.cache.stretch import longest_stretch
 from kvist.spec.cache import BLOCK_TOKENS
 
 NUM_REMEMBERED = 16_384
@@ -98,6 +98,5 @@ def explain_pair(a_ids: TokenIds[int], b_ids: TokenIds[int]) -> Shared:
     num_shared = next(
         (number for number, (a, b) in enumerate(zip(a_ids, b_ids, strict=False)) if a != b), min(len(a_ids), len(b_ids))
     )
-    rest_a, rest_b = list(a_ids[num_shared:]), list(b_ids[num_shared:])
-    again = SequenceMatcher(None, rest_a, rest_b).find_longest_match(0, len(rest_a), 0, len(rest_b))
-    return Shared(len(a_ids), len(b_ids), num_shared, num_shared + again.a, num_shared + again.b, again.size)
+    again = longest_stretch(a_ids[num_shared:], b_ids[num_shared:])
+    return Shared(len(a_ids), len(b_ids), num_shared, num_shared + again.at_a, num_shared + again.at_b, again.size)

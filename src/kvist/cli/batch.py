@@ -12,6 +12,7 @@ from kvist.cli import options
 from kvist.cli.flatten import flattened
 from kvist.cli.output import Output, command
 from kvist.cli.progress import progress_bar
+from kvist.errors import RequestError
 
 if TYPE_CHECKING:
     from kvist.llm import LLM
@@ -43,6 +44,8 @@ def batch(
 
     out = Output(is_json)
     num_lines = count_lines(requests)
+    if output.exists() and output.samefile(requests):
+        raise RequestError(f'"{output}" is the file of requests; give -o another one')
     with open_model(model) as files:
         files.require_tokenizer()
         shortfall = loading.shortfall(files, loading.capacity(files))

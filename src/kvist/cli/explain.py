@@ -54,6 +54,8 @@ def explain(
 
 def _token_ids(files: ModelFiles, name: str, *, is_chat: bool) -> list[int]:
     text = read_prompt(None, name)
+    if not text:
+        raise RequestError(f'"{name}" is empty; a prompt has at least one token')
     if name.lower().endswith(".json"):
         return files.encode_chat(_messages(name, text))
     return files.encode_chat([{"role": "user", "content": text}]) if is_chat else files.encode(text)
@@ -63,6 +65,8 @@ def _messages(name: str, text: str) -> list[dict[str, str]]:
     """Return the messages of a list of them, or of an object that has such a list under "messages"."""
     try:
         found = json.loads(text)
+    except RecursionError:
+        raise RequestError(f'"{name}" is nested too deeply for a list of messages') from None
     except ValueError as error:
         raise RequestError(f'"{name}" is no JSON: {error}; a prompt as text goes into a file of another name') from None
     messages = found.get("messages") if isinstance(found, dict) else found

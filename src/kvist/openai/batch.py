@@ -14,7 +14,7 @@ from typing import Any
 from kvist.engine.engine import Engine
 from kvist.engine.files import ModelFiles
 from kvist.engine.ticket import Ticket
-from kvist.errors import CapacityError, CheckpointError, KvistError, RequestError
+from kvist.errors import CapacityError, CheckpointError, KvistError, RequestError, SpecError
 from kvist.openai.answer import answer_body
 from kvist.openai.batch_lines import BatchLine, read_lines
 from kvist.openai.batch_results import ResultFile
@@ -138,7 +138,7 @@ class BatchRun:
 
     def _fail(self, line: BatchLine, error: KvistError) -> None:
         """Write what is wrong with a line, and go on."""
-        status, code = _STATUS.get(type(error), (500, "server_error"))
+        status, code = next((said for kind, said in _STATUS.items() if isinstance(error, kind)), _SERVER_ERROR)
         said = {"code": code, "message": str(error)}
         self._write(line, status, {"error": {"message": str(error), "type": code, "code": code}}, said)
         self.totals.num_failed += 1
@@ -157,7 +157,9 @@ class BatchRun:
 
 
 _STATUS: dict[type[KvistError], tuple[int, str]] = {
-    RequestError: (400, "invalid_request_error"),
-    CheckpointError: (400, "invalid_request_error"),  # a chat template that refuses the messages
     CapacityError: (400, "insufficient_capacity"),
+    RequestError: (400, "invalid_request_error"),
+    SpecError: (400, "invalid_request_error"),  # a retention that isn't one
+    CheckpointError: (400, "invalid_request_error"),  # a chat template that refuses the messages
 }
+_SERVER_ERROR = (500, "server_error")

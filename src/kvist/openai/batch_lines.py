@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kvist.errors import KvistError, RequestError
 from kvist.openai.fields import Fields
@@ -33,18 +33,31 @@ class BatchLine:
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """Yield the lines that aren't blank. Raises RequestError where the file can't be read."""
+    """Yield the lines that aren't blank. Raises RequestError where the file can't be read, and read again."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RequestError(
+                f'"{path}" is no regular file, and requests are read twice; write them into a file first'
+            )
         with path.open("rb") as stream:
             number = 0
             while data := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(data) > MAX_LINE_BYTES:
-                    raise RequestError(f'line {number} of "{path}" is longer than {MAX_LINE_BYTES} bytes; shorten it')
-                if data.strip():
+                    yield _too_long(number, data, stream)
+                elif data.strip():
                     yield _line(number, data.strip())
     except OSError as error:
         raise RequestError(f'can\'t read the requests in "{path}": {error.strerror}') from None
+
+
+def _too_long(number: int, data: bytes, stream: BinaryIO) -> BatchLine:
+    digest = blake2b(data, digest_size=12)
+    while data and not data.endswith(b"\n"):
+        data = stream.readline(MAX_LINE_BYTES + 1)
+        digest.update(data)
+    error = RequestError(f"the line is longer than {MAX_LINE_BYTES} bytes; shorten it")
+    return BatchLine(number, f"batch_req_{digest.hexdigest()}", None, "", {}, error)
 
 
 def _line(number: int, data: bytes) -> BatchLine:
