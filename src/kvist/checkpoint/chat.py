@@ -1,8 +1,9 @@
 """From messages to the text that a model was trained on, by the Jinja template that its checkpoint brings.
 
 A template is a program by a stranger. It runs in Jinja's immutable sandbox, set up as transformers does it, and
-sees nothing but JSON values: no attribute beginning with an underscore, no change to what it is given. The sandbox
-guards data, not time or memory. Of the clock it has `strftime_now`, unless the caller gives another.
+sees nothing but JSON values: no attribute beginning with an underscore, no change to what it is given; `chat_limits`
+bounds the text that it makes and the time that it takes. Of the clock it has `strftime_now`, unless the caller gives
+another.
 
 Rules: https://huggingface.co/docs/transformers/main/en/chat_templating_writing
 """
@@ -19,9 +20,9 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from kvist.checkpoint.chat_limits import LimitedEnvironment, charge_text_of, limited
 from kvist.checkpoint.files import quote
 from kvist.errors import CheckpointError, RequestError
 
@@ -59,7 +60,8 @@ def render_chat(
     }
     compiled = _compile(template)
     try:
-        return compiled.render(variables)
+        with limited(variables):
+            return compiled.render(variables)
     except _Refusal as refusal:
         raise RequestError(f"the model's chat template refuses these messages: {_one_line(refusal)}") from None
     except SecurityError as error:
@@ -109,7 +111,7 @@ def _refuse_underscore(name: object) -> None:
 
 @lru_cache(maxsize=8)
 def _compile(template: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
+    environment = LimitedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, LoopControlExtension]
     )
     environment.filters["tojson"] = _to_json
@@ -144,11 +146,12 @@ def _dict(*args: object, **kwargs: object) -> dict[str, object]:
 def _to_json(
     value: object,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """Unlike Jinja's filter of this name it escapes nothing for HTML."""
+    charge_text_of(value, 1 + (max(0, indent) if isinstance(indent, int) else len(indent or "")))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
