@@ -29,7 +29,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_terminal_it_is_a_line_a_pass(kvist: Command) -> None:
-    done = kvist("watch", "-p", PROMPT, "-n", "6")
+    done = kvist("watch", "--raw", "-p", PROMPT, "-n", "6")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0].startswith("pass 1: A prefill 32 at 0 | blocks: ")
@@ -40,8 +40,14 @@ def test_without_a_terminal_it_is_a_line_a_pass(kvist: Command) -> None:
     assert "\x1b" not in done.out
 
 
+def test_a_prompt_is_a_users_message(kvist: Command) -> None:
+    raw, asked = (kvist("watch", *more, "-p", "Hi", "-n", "4", "--json").json["results"][0] for more in (["--raw"], []))
+    assert raw["prompt_tokens"] == 2
+    assert asked["prompt_tokens"] > 2
+
+
 def test_json_has_what_was_seen(kvist: Command) -> None:
-    done = kvist("watch", "-p", PROMPT + "One.", "-p", PROMPT + "Two.", "-n", "4", "--gap", "6", "--json")
+    done = kvist("watch", "--raw", "-p", PROMPT + "One.", "-p", PROMPT + "Two.", "-n", "4", "--gap", "6", "--json")
     assert done.code == 0, done.err
     first, second = done.json["results"]
     assert (first["request"], second["request"]) == ("A", "B")

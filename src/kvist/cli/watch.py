@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Show = Callable[["Frame"], object]
 
-DEFAULT_PROMPT = "The key-value cache of a transformer is"
+DEFAULT_PROMPT = "What is a key-value cache?"
 DEFAULT_TOKENS = 48
 _LEAST_FRAME_S = 0.05
 """Frames are shown at least this far apart where nobody asked for --slow: a person can't follow more."""
@@ -42,8 +42,11 @@ def watch(
     model: options.Model = options.DEFAULT_MODEL,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("-p", "--prompt", metavar="TEXT", help="What to continue; may be repeated, and is then shared."),
+        typer.Option("-p", "--prompt", metavar="TEXT", help="A prompt; may be repeated: what they begin with alike is shared."),
     ] = None,
+    is_raw: Annotated[
+        bool, typer.Option("--raw", help="Leave out the chat template, which is used where the model has one.")
+    ] = False,
     max_tokens: Annotated[
         int, typer.Option("-n", "--max-tokens", metavar="N", min=1, help="Tokens to generate for each.")
     ] = DEFAULT_TOKENS,
@@ -66,7 +69,7 @@ def watch(
     out = Output(is_json)
     with open_model(model) as files:
         _check_head(files, head)
-        requests = [_request(files, text, max_tokens) for text in prompts]
+        requests = [_request(files, text, max_tokens, is_raw=is_raw) for text in prompts]
         with _load(files, engine, [len(one.token_ids) + max_tokens for one in requests]) as llm, Interrupt() as stop:
             watching = Watch(llm.engine, requests, head=head, gap=gap)
             with _screen(files, llm, engine, slow) if _is_terminal(is_json) else _lines(files, out) as show:
@@ -94,10 +97,11 @@ def _check_head(files: ModelFiles, head: int) -> None:
         raise RequestError(f"--head must be from 0 to {num_heads - 1}, the last layer's query heads; got {head}")
 
 
-def _request(files: ModelFiles, text: str, max_tokens: int) -> Request:
+def _request(files: ModelFiles, text: str, max_tokens: int, *, is_raw: bool) -> Request:
     from kvist.engine.request import Request, SamplingParams
 
-    token_ids = files.encode(text)
+    is_chat = files.has_template and not is_raw
+    token_ids = files.encode_chat([{"role": "user", "content": text}]) if is_chat else files.encode(text)
     if len(token_ids) + max_tokens > files.spec.context_length:
         raise RequestError(
             f"{len(token_ids)} tokens of prompt and {max_tokens} to generate don't fit the context of "
