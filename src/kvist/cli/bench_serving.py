@@ -182,7 +182,7 @@ def bench_speculation(
     *,
     model: options.Model = options.DEFAULT_MODEL,
     draft: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="Most tokens guessed at a time. Default: 16.")
+        int | None, typer.Option(metavar="TOKENS", help="Most tokens guessed at a time. Default: 11.")
     ] = None,
     repeats: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="How often each is timed. Default: 5.")

@@ -42,7 +42,9 @@ def watch(
     model: options.Model = options.DEFAULT_MODEL,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("-p", "--prompt", metavar="TEXT", help="A prompt; may be repeated: what they begin with alike is shared."),
+        typer.Option(
+            "-p", "--prompt", metavar="TEXT", help="A prompt; may be repeated: what they begin with alike is shared."
+        ),
     ] = None,
     is_raw: Annotated[
         bool, typer.Option("--raw", help="Leave out the chat template, which is used where the model has one.")
