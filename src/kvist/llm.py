@@ -6,9 +6,8 @@ with LLM("smollm2-135m") as llm:
 
 from __future__ import annotations
 
-import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from kvist.engine.engine import Engine
 from kvist.engine.files import Messages, ModelFiles, open_model
 from kvist.engine.generation import Generation
 from kvist.engine.limit import Limit, OnLimit, check_on_limit
-from kvist.engine.options import RequestOptions, request_of, retention_of
+from kvist.engine.options import RequestOptions, check_options, request_of, retention_of
 from kvist.engine.planning import DEFAULT_SETTINGS, Settings
 from kvist.engine.policy import policy_of
 from kvist.engine.request import Request, SamplingParams
@@ -39,7 +38,9 @@ from kvist.engine.result import Result
 from kvist.engine.running import run_all
 from kvist.engine.stats import Stats
 from kvist.engine.text import ShownText
+from kvist.engine.values import MAX_INT64, plain_text, prompt_ids, truth_value, whole_number, wrong
 from kvist.errors import CapacityError, ContextWarning, RequestError, SpecError
+from kvist.model.convert import check_weights
 from kvist.model.decoder import load_decoder
 from kvist.spec.cache import CODECS, CacheSpec, check_codecs, check_retention, layer_groups, pool_bytes
 from kvist.spec.footprint import STEP_TOKENS
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 _BF16 = CacheSpec()
 PREEMPTIONS = ("recompute", "swap")
+_PROMPT = "a text, or token ids (whole numbers)"
+_PROMPTS = "a text, token ids (whole numbers), or a list of either"
 
 
 class LLM:
@@ -96,13 +99,18 @@ class LLM:
         check_cache(cache)
         kept = retention_of(retention)
         cache = cache if kept is None else replace(cache, retention=kept)
+        check_weights(weights)
         policy_of(policy)
+        check_settings(settings)
         check_preemption(preemption)
         check_on_limit(on_limit)
+        prefix_reuse = truth_value("prefix_reuse", prefix_reuse, SpecError)
         threads = threads_to_use(threads)
+        context = _context_of(context)
+        kv_bytes, swap_bytes = budget_bytes(kv_budget), budget_bytes(swap_budget, "swap_budget")
         self.files = model if isinstance(model, ModelFiles) else open_model(model)
         try:
-            self.capacity = capacity_of(self.files, cache, weights=weights, context=context, kv_budget=kv_budget)
+            self.capacity = capacity_of(self.files, cache, weights=weights, context=context, kv_budget=kv_bytes)
             Limit(self._length(context), on_limit, self.files.has_learned_positions).retention(cache.retention)
             warning = beyond_trained(self._length(context), self.spec.context_length, cache.retention)
             if warning:
@@ -120,10 +128,10 @@ class LLM:
                 cache,
                 num_tokens=length,
                 step_tokens=self._decoder.step_tokens,
-                budget=None if kv_budget is None else budget_bytes(kv_budget),
+                budget=kv_bytes,
                 identity=self._decoder.identity,
             )
-            swap = _swap_space(self._cache, preemption, swap_budget)
+            swap = _swap_space(self._cache, preemption, swap_bytes)
             progress("kernels")
             self._decoder.prepare(self._cache)
         except BaseException:
@@ -230,6 +238,8 @@ class LLM:
     ) -> Result | list[Result]:
         """Return the answer to a prompt (text or token ids), or the answers to a list of prompts, in order.
 
+        A list without prompts has none.
+
         The prompts of a list are computed together. ``params``, one for all or a list, default to the model's own.
         ``progress`` shows a bar on stderr: True, False, or None for a list in a terminal. ``more`` is for all of them:
         see ``RequestOptions``; a name that isn't there is refused.
@@ -238,7 +248,7 @@ class LLM:
         """
         prompts = _many(prompt)
         is_list = prompts is not None
-        wanted = self._requests(prompts if prompts is not None else [prompt], params, more)
+        wanted = self._requests([prompt] if prompts is None else prompts, params, more)
         results = run_all(self.engine, wanted, show=progress if progress is not None or is_list else False)
         return results if is_list else results[0]
 
@@ -246,7 +256,8 @@ class LLM:
         self, prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams] | None, more: RequestOptions
     ) -> list[Request]:
         self._check_open()
-        each = _each(params or self.default_params, len(prompts))
+        check_options(more)
+        each = _each(self.default_params if params is None else params, len(prompts))
         return [request_of(self._token_ids(one), own, more) for one, own in zip(prompts, each, strict=True)]
 
     def stream(
@@ -263,7 +274,7 @@ class LLM:
         before each step of the model.
         """
         self._check_open()
-        request = request_of(self._token_ids(prompt), params or self.default_params, more)
+        request = request_of(self._token_ids(prompt), self.default_params if params is None else params, more)
         return Generation(self.engine, request, is_cancelled=is_cancelled)
 
     def chat(self, messages: Messages, params: SamplingParams | None = None, **more: Unpack[RequestOptions]) -> Result:
@@ -292,8 +303,9 @@ class LLM:
         common beginnings are computed once.
         """
         self._check_open()
+        salt = plain_text("cache_salt", cache_salt)
         found = self.engine.beam_search(
-            self._token_ids(prompt), width=width, max_tokens=max_tokens, length_penalty=length_penalty, salt=cache_salt
+            self._token_ids(prompt), width=width, max_tokens=max_tokens, length_penalty=length_penalty, salt=salt
         )
         return [replace(beam, text=self._text(beam.token_ids)) for beam in found]
 
@@ -311,18 +323,25 @@ class LLM:
         ``chunk`` tokens at most enter the model together. ``cache=False`` recomputes each position's prefix apart.
         """
         self._check_open()
-        return self.engine.logits(_whole_numbers(token_ids), is_cached=cache, chunk=chunk)
+        return self.engine.logits(token_ids, is_cached=cache, chunk=chunk)
 
     def stats(self) -> Stats:
         """Return what has been served, how long it took, and how the cache stands."""
         return self.engine.stats()
 
     def _token_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
-        return tuple(self.files.encode(prompt)) if isinstance(prompt, str) else _whole_numbers(prompt)
+        return tuple(self.files.encode(prompt)) if isinstance(prompt, str) else prompt_ids("prompt", prompt, _PROMPT)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise RequestError(f"this LLM ({self.files.name}) is closed; make a new one")
+
+
+def _context_of(asked: int | None) -> int | None:
+    """Return a context as an int; what of it the model can do, ``check_context`` says. None stays None."""
+    if asked is None:
+        return None
+    return whole_number("context", asked, "from 1 to 2**63 - 1 tokens", least=1, most=MAX_INT64, error=SpecError)
 
 
 def capacity_of(
@@ -347,7 +366,7 @@ def capacity_of(
         cache,
         context=context or trained,
         step_tokens=STEP_TOKENS,
-        budget=None if kv_budget is None else budget_bytes(kv_budget),
+        budget=budget_bytes(kv_budget),
         available=None if available is None else available - needed,
     )
 
@@ -367,22 +386,31 @@ def check_cache(cache: object) -> None:
         raise SpecError(f"cache takes a CacheSpec, got {cache!r:.60}; e.g. CacheSpec({example!r})")
 
 
-def check_preemption(preemption: str) -> None:
+def check_settings(settings: object) -> None:
+    """Raise SpecError unless ``settings`` say how steps are made."""
+    if not isinstance(settings, Settings):
+        raise wrong("settings", "Settings", settings, SpecError)
+
+
+def check_preemption(preemption: object) -> None:
     """Raise SpecError unless ``preemption`` is known."""
-    if preemption not in PREEMPTIONS:
+    if not isinstance(preemption, str) or preemption not in PREEMPTIONS:
         raise SpecError(f'unknown preemption "{preemption}"; known: {", ".join(PREEMPTIONS)}')
 
 
-def _swap_space(cache: KvCache, preemption: str, budget: int | str | None) -> SwapSpace | None:
+def _swap_space(cache: KvCache, preemption: str, budget: int | None) -> SwapSpace | None:
     """What preempted requests' blocks wait in; as large as the cache where no budget is given."""
     if preemption == "recompute":
         return None
-    return SwapSpace(cache, cache.pool_bytes if budget is None else budget_bytes(budget))
+    return SwapSpace(cache, cache.pool_bytes if budget is None else budget)
 
 
-def budget_bytes(kv_budget: int | str) -> int:
-    """Return a budget in bytes. Raises SpecError for a text that is no size."""
-    return parse_bytes(kv_budget) if isinstance(kv_budget, str) else kv_budget
+def budget_bytes(budget: int | str | None, name: str = "kv_budget") -> int | None:
+    """Return a budget in bytes; None stays None. Raises SpecError for what is no size."""
+    if budget is None or isinstance(budget, str):
+        return None if budget is None else parse_bytes(budget)
+    rule = 'from 0 to 2**63 - 1 bytes, or a text such as "1GiB"'
+    return whole_number(name, budget, rule, least=0, most=MAX_INT64, error=SpecError)
 
 
 def check_fits(
@@ -404,25 +432,28 @@ def check_fits(
     Limit(length, on_limit, files.has_learned_positions).prompt(tuple(token_ids), max_tokens)
 
 
-def _many(prompt: str | Sequence[int] | list[str] | list[list[int]]) -> list[str] | list[list[int]] | None:
-    """The prompts of a list of them; None for a single one."""
-    if isinstance(prompt, str) or len(prompt) == 0:
+def _many(prompt: Any) -> Sequence[Any] | None:
+    """The prompts of a list of them, which may be empty; None for a single one."""
+    if isinstance(prompt, str):
         return None
-    return None if hasattr(prompt[0], "__index__") else cast("list[str] | list[list[int]]", prompt)
+    if isinstance(prompt, np.ndarray):
+        prompt = prompt.tolist()
+    if isinstance(prompt, (bytes, Mapping)) or not (hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")):
+        raise wrong("prompt", _PROMPTS, prompt)
+    if len(prompt) == 0:
+        return prompt if isinstance(prompt, list) else None
+    return None if hasattr(prompt[0], "__index__") else cast("Sequence[Any]", prompt)
 
 
-def _each(params: SamplingParams | Sequence[SamplingParams], count: int) -> Sequence[SamplingParams]:
-    """One for each of ``count`` prompts."""
+def _each(params: Any, count: int) -> Sequence[SamplingParams]:
+    """One for each of ``count`` prompts; each is checked by its request."""
     if isinstance(params, SamplingParams):
         return [params] * count
+    if not isinstance(params, Sequence) or isinstance(params, str):
+        raise wrong("params", "a SamplingParams, or a list of them", params)
     if len(params) != count:
-        raise RequestError(f"{len(params)} params for {count} prompts; give one for all, or one for each")
+        needed = "1 prompt needs one SamplingParams"
+        if count != 1:
+            needed = f"{count} prompts need one SamplingParams or {count} of them"
+        raise RequestError(f"{needed}, got {len(params)}")
     return params
-
-
-def _whole_numbers(token_ids: Sequence[int]) -> tuple[int, ...]:
-    """Token ids as Python's whole numbers, whichever kind (NumPy's, say) they came as."""
-    try:
-        return tuple(operator.index(token_id) for token_id in token_ids)
-    except TypeError:
-        raise RequestError("a prompt is text or a list of token ids (whole numbers)") from None

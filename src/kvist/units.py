@@ -7,6 +7,7 @@ device makers use them. Knows nothing of models or memory.
 from __future__ import annotations
 
 import re
+from math import inf, isfinite
 
 from kvist.errors import SpecError
 
@@ -25,11 +26,12 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     factor = _UNITS.get(match.group(2).lower()) if match else None
-    if match is None or factor is None:
+    size = float(match.group(1)) * (factor or 0) if match else inf
+    if match is None or factor is None or not isfinite(size):
         raise SpecError(
-            f'not a size: "{text}"; write a number with B, KiB, MiB, GiB, TiB, kB, MB, GB or TB, such as 1.5GiB'
+            f'not a size: "{text:.60}"; write a number with B, KiB, MiB, GiB, TiB, kB, MB, GB or TB, such as 1.5GiB'
         )
-    return int(float(match.group(1)) * factor)
+    return int(size)
 
 
 def format_bytes(num_bytes: int) -> str:

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from kvist.cache.block_table import Table
 from kvist.cache.kv_cache import KvCache
 from kvist.cache.sequence import Sequence
-from kvist.errors import CapacityError
+from kvist.errors import CapacityError, RequestError
 from kvist.spec.cache import BLOCK_TOKENS, CacheSpec, allocated_bytes, layer_groups, logical_bytes
 from kvist.spec.model import ModelSpec
 from kvist.spec.retention import ALL, RetentionSpec
@@ -134,6 +134,17 @@ def test_a_window_frees_what_it_has_left() -> None:
         assert window <= 3
     assert sequence.truncate(398) == 398
     assert sequence.truncate(300) == 0, "the blocks before 398's window are gone, so none is kept"
+    cache.check()
+
+
+@pytest.mark.parametrize("num_tokens", [-1, 21])
+def test_what_it_does_not_hold_cannot_be_left(num_tokens: int) -> None:
+    cache = KvCache(model_of([attention_layer(None)]), CacheSpec(), num_tokens=40)
+    sequence = cache.new_sequence()
+    sequence.grow(20)
+    with pytest.raises(RequestError, match=f"a sequence of 20 tokens can't be cut to {num_tokens} of them"):
+        sequence.truncate(num_tokens)
+    assert sequence.num_tokens == 20
     cache.check()
 
 

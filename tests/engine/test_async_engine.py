@@ -16,7 +16,7 @@ from kvist.cache.kv_cache import KvCache
 from kvist.engine.async_engine import AsyncEngine
 from kvist.engine.engine import Engine
 from kvist.engine.request import Request, SamplingParams
-from kvist.errors import NumericsError, RequestError
+from kvist.errors import NumericsError, RequestError, SpecError
 from kvist.spec.cache import CacheSpec
 
 LONG = SamplingParams(max_tokens=200, ignore_eos=True)
@@ -129,6 +129,48 @@ async def test_a_failure_of_our_own_is_told_to_everybody() -> None:
         engine._engine._decoder.close()  # what no user can do: the fake then asserts
         with pytest.raises(AssertionError):
             await engine.generate(prompt("nobody"))
+
+
+def test_a_stream_outside_a_loop_is_refused_and_leaves_nothing() -> None:
+    engine = new_engine()
+    with AsyncEngine(engine) as asynchronous:
+        with pytest.raises(RequestError, match="needs a running event loop"):
+            asynchronous.stream(prompt("nowhere"))
+        assert not engine.has_work
+
+
+@pytest.mark.parametrize("request_id", [[1], None, "1", 1.5, True])
+def test_what_is_no_request_to_cancel(request_id: Any) -> None:
+    engine = new_engine()
+    with AsyncEngine(engine) as asynchronous:
+        for cancel in (engine.cancel, asynchronous.cancel):
+            with pytest.raises(RequestError, match="request_id must be a whole number, got"):
+                cancel(request_id)
+        assert asyncio.run(asynchronous.generate(prompt("unharmed"))).generated_tokens == 8
+
+
+def test_what_is_no_engine() -> None:
+    with pytest.raises(SpecError, match=r"must be an Engine, such as llm\.engine, got 'llm'"):
+        AsyncEngine("llm")  # type: ignore[arg-type]
+
+
+@in_a_loop
+async def test_a_thread_that_has_failed_serves_nobody() -> None:
+    engine = new_engine(step_s=0.001)
+
+    def fail(_request_id: int) -> None:
+        raise ZeroDivisionError
+
+    asynchronous = AsyncEngine(engine)
+    stream = asynchronous.stream(prompt("under way", LONG))
+    engine.cancel = fail  # type: ignore[method-assign]
+    asynchronous.cancel(stream.request_id)
+    with pytest.raises(ZeroDivisionError):
+        async for _ in stream:
+            pass
+    with pytest.raises(RequestError, match=r"thread has failed \(ZeroDivisionError\(\)\); make a new one"):
+        asynchronous.stream(prompt("too late"))
+    asynchronous.close()
 
 
 @in_a_loop

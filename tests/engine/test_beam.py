@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from typing import Any
 
+import numpy as np
 import pytest
 from fakes.decoder import FakeDecoder
 from fakes.model import END, byte_tokenizer, fake_spec, install
@@ -113,11 +116,32 @@ def test_beside_requests_in_a_pool_for_one() -> None:
 
 def test_refusals() -> None:
     engine = new_engine()
-    for width, max_tokens, said in ((0, 1, "from 1 to 50, got 0"), (1, 0, "max_tokens"), (51, 1, "width")):
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"width": 0}, "width must be from 1 to 50, got 0"),
+        ({"width": 51}, "width"),
+        ({"width": 2.5}, "width must be a whole number, from 1 to 50, got 2.5"),
+        ({"width": "2"}, "width"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 2.5}, "max_tokens"),
+        ({"length_penalty": 1e5}, "length_penalty must be from -32 to 32, got 100000.0"),
+        ({"length_penalty": -1e5}, "length_penalty"),
+        ({"length_penalty": -math.inf}, "length_penalty must be a finite number"),
+        ({"length_penalty": math.nan}, "length_penalty"),
+        ({"salt": "\ud800"}, "salt must be a text without half characters"),
+    ]
+    for asked, said in wrong:
         with pytest.raises(RequestError, match=said):
-            engine.beam_search([1], width=width, max_tokens=max_tokens)
+            engine.beam_search([1], **{"width": 1, "max_tokens": 1, **asked})
     with pytest.raises(RequestError, match="empty"):
         engine.beam_search([], width=1, max_tokens=1)
+
+
+@pytest.mark.parametrize("penalty", [-32, 32])
+def test_the_largest_penalties(penalty: float) -> None:
+    engine = new_engine()
+    found = engine.beam_search(np.arange(3), width=np.int8(50), max_tokens=np.int8(70), length_penalty=penalty)
+    assert len(found) == 50
+    assert all(math.isfinite(beam.score) for beam in found)
 
 
 def test_the_library_gives_text(monkeypatch: pytest.MonkeyPatch) -> None:

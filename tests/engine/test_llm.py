@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fakes.model import fake_files, fake_spec, install
 
 from kvist import LLM, Request, SamplingParams, llm
+from kvist.engine.planning import Settings
 from kvist.errors import CapacityError, RequestError, SpecError
 from kvist.spec.retention import RetentionSpec
 
@@ -74,8 +76,12 @@ def test_logits() -> None:
         for bad, said in (([], "empty"), ([264], "264"), (["a"], "whole numbers"), ([1.5], "whole numbers")):
             with pytest.raises(RequestError, match=said):
                 model.logits(bad)
-        with pytest.raises(RequestError, match="chunk must be at least 1"):
-            model.logits([1], chunk=0)
+        for chunk in (0, 2.5, math.nan, "1", True):
+            with pytest.raises(RequestError, match=r"chunk must be .*at least 1"):
+                model.logits([1], chunk=chunk)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="cache must be True or False, got 'no'"):
+            model.logits([1], cache="no")  # type: ignore[arg-type]
+        assert np.array_equal(model.engine.logits(np.array([1, 2, 3]), chunk=np.int64(2)), logits)
 
 
 def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
@@ -105,7 +111,7 @@ def test_params_for_each_prompt() -> None:
     with LLM("any") as model:
         several = model.generate(["a", "b"], [SHORT, SamplingParams(max_tokens=3, ignore_eos=True)], progress=True)
         assert [result.generated_tokens for result in several] == [6, 3]
-        with pytest.raises(RequestError, match="1 params for 2 prompts"):
+        with pytest.raises(RequestError, match="2 prompts need one SamplingParams or 2 of them, got 1"):
             model.generate(["a", "b"], [SHORT])
 
 
@@ -141,6 +147,111 @@ def test_settings_are_checked_before_anything_is_loaded(fake: list) -> None:
     assert fake == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"swap_budget": -1}, "swap_budget must be from 0 to .* bytes"),
+        ({"kv_budget": 5e7}, 'kv_budget must be a whole number, .* or a text such as "1GiB", got 50000000.0'),
+        ({"kv_budget": b"1GiB"}, "kv_budget"),
+        ({"kv_budget": math.nan}, "kv_budget"),
+        ({"kv_budget": 10**400}, "kv_budget"),
+        ({"kv_budget": "9" * 400 + "GiB"}, "not a size"),
+        ({"threads": 1.5}, "threads must be a whole number, from 1 to 1024, got 1.5"),
+        ({"threads": "2"}, "threads"),
+        ({"threads": True}, "threads"),
+        ({"context": 2.5}, "context must be a whole number, .*, got 2.5"),
+        ({"context": "512"}, "context"),
+        ({"context": math.inf}, "context"),
+        ({"context": 10**400}, "context"),
+        ({"policy": []}, "unknown policy"),
+        ({"preemption": np.zeros(2)}, "unknown preemption"),
+        ({"weights": []}, "unknown weights"),
+        ({"settings": None}, "settings must be Settings, got None"),
+        ({"prefix_reuse": "no"}, "prefix_reuse must be True or False, got 'no'"),
+        ({"model": None}, "model must be a name, a path, or ModelFiles, got None"),
+        ({"model": 5}, "model"),
+    ],
+)
+def test_settings_of_another_kind_are_one_line(settings: dict[str, Any], message: str, fake: list) -> None:
+    with pytest.raises(SpecError, match=message) as refused:
+        LLM(**{"model": "any", **settings})
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 200
+    assert fake == []
+
+
+def test_settings_may_be_numpys() -> None:
+    with LLM("any", threads=np.int64(1), context=np.int32(64), kv_budget=np.int64(1 << 20)) as model:
+        assert model.context_length == 64
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_running": 1.5}, "max_running must be a whole number, at least 1, or None, got 1.5"),
+        ({"max_running": 0}, "max_running"),
+        ({"stretch": "x"}, "stretch must be a number, 0 or more, got 'x'"),
+        ({"stretch": math.nan}, "stretch must be a finite number"),
+        ({"least_rows": 0}, "least_rows must be at least 1, got 0"),
+    ],
+)
+def test_steps_that_cannot_be_made_so(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Settings(**settings)
+
+
+def test_no_prompts_give_no_answers() -> None:
+    with LLM("any") as model:
+        assert model.generate([]) == model.generate([], []) == model.generate([], SHORT) == []
+        with pytest.raises(RequestError, match="unknown option"):
+            model.generate([], width=3)
+        with pytest.raises(RequestError, match="the prompt is empty"):
+            model.generate([[]], SHORT)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [None, 5, (number for number in (1, 2)), {1, 2}, {1: 2}, b"abc", np.array(5), [1, "a"], ["a", None], [[1], {2: 3}],
+     [1.5], [True]],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_prompt(prompt: Any) -> None:
+    with LLM("any") as model:
+        with pytest.raises(RequestError, match=r"prompt must be a text, .*token ids \(whole numbers\)") as refused:
+            model.generate(prompt, SHORT)
+        assert "\n" not in str(refused.value)
+        assert not model.engine.has_work
+
+
+@pytest.mark.parametrize("messages", [None, [], 5, "hi", {}, {"role": "user"}, (0 for _ in ())], ids=str)
+def test_what_is_no_conversation(messages: Any) -> None:
+    with LLM("any") as model, pytest.raises(RequestError, match="messages must be a list such as"):
+        model.chat(messages, SHORT)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ([], "2 prompts need one SamplingParams or 2 of them, got 0"),
+        ({}, "params must be a SamplingParams, or a list of them, got {}"),
+        (0, "params must be a SamplingParams, or a list of them, got 0"),
+        ("ab", "params"),
+        ((SHORT for _ in range(2)), "params"),
+        ([SHORT, None], "params must be a SamplingParams, got None"),
+        ([SHORT, 5], "params must be a SamplingParams, got 5"),
+    ],
+)
+def test_what_are_no_params(params: Any, message: str) -> None:
+    with LLM("any") as model:
+        with pytest.raises(RequestError, match=message):
+            model.generate(["a", "b"], params)
+        with pytest.raises(RequestError, match="params must be a SamplingParams"):
+            model.stream("a", params)
+        with pytest.raises(RequestError, match="1 prompt needs one SamplingParams, got 2"):
+            model.generate("a", [SHORT, SHORT])
+        assert not model.engine.has_work
+
+
 KNOWN = "known: cache, digest, priority, cache_salt, reuse, explain, retention, on_limit, num_first"
 
 
@@ -148,11 +259,11 @@ KNOWN = "known: cache, digest, priority, cache_salt, reuse, explain, retention, 
     ("error", "more", "message"),
     [
         (RequestError, {"retension": "window:64"}, f'unknown option "retension" of a request; {KNOWN}'),
-        (RequestError, {"cache": "f32"}, "is_cached must be True or False, got 'f32'"),
+        (RequestError, {"cache": "f32"}, "cache must be True or False, got 'f32'"),
         (RequestError, {"explain": np.zeros(2)}, "explain must be True or False, got array"),
-        (RequestError, {"priority": "high"}, "priority must be a whole number, got 'high'"),
-        (RequestError, {"cache_salt": 5}, "salt must be a text, got 5"),
-        (RequestError, {"num_first": -1}, "num_first must be a number of tokens, 0 or more, got -1"),
+        (RequestError, {"priority": "high"}, "priority must be a whole number, from .*, got 'high'"),
+        (RequestError, {"cache_salt": 5}, "cache_salt must be a text, got 5"),
+        (RequestError, {"num_first": -1}, "num_first must be from 0 to .* tokens, got -1"),
         (RequestError, {"on_limit": 3}, 'unknown on_limit "3"'),
         (SpecError, {"retention": 7}, 'retention takes a text such as "sinks:4.1020", or a RetentionSpec, got 7'),
     ],
@@ -170,7 +281,7 @@ def test_an_option_that_is_none_is_refused(error: type[Exception], more: dict[st
                 use()
             assert "\n" not in str(refused.value)
         assert not model.engine.has_work
-        with pytest.raises(RequestError, match="salt must be a text, got 5"):
+        with pytest.raises(RequestError, match="cache_salt must be a text, got 5"):
             model.beam_search("x", cache_salt=5)  # type: ignore[arg-type]
 
 

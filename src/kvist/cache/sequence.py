@@ -20,6 +20,7 @@ from kvist.cache.chain import TOKEN_BYTES, Chain, Scope, block_hash, shareable, 
 from kvist.cache.explain import Miss
 from kvist.cache.recorded import Recorded
 from kvist.cache.retention import end_tallied, first_tallied
+from kvist.errors import RequestError
 from kvist.spec.cache import BLOCK_TOKENS, num_blocks
 from kvist.spec.retention import ALL, RetentionSpec
 
@@ -357,8 +358,12 @@ class Sequence:
 
         Where a window's blocks that the next query would need are gone already, or tokens were chosen by the attention
         of those that are to be forgotten, none is left, and what was asked for has to be computed again.
+
+        Raises:
+            RequestError: it doesn't hold so many tokens; then nothing has changed.
         """
-        assert 0 <= num_tokens <= self.num_tokens, (num_tokens, self.num_tokens)
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise RequestError(f"a sequence of {self.num_tokens} tokens can't be cut to {num_tokens} of them")
         is_gone = any(
             group.dropped_blocks(num_tokens)[1] < table.gap[1]
             for group, table in zip(self.scope.groups, self.tables, strict=True)

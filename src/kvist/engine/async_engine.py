@@ -22,7 +22,8 @@ from kvist.engine.request import Request
 from kvist.engine.result import Result, TokenEvent
 from kvist.engine.stats import Stats
 from kvist.engine.ticket import Ticket
-from kvist.errors import RequestError
+from kvist.engine.values import whole_number, wrong
+from kvist.errors import RequestError, SpecError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,9 +36,9 @@ class Stream:
     in the loop that is going to iterate.
     """
 
-    def __init__(self, ticket: Ticket, cancel: Callable[[int], object]) -> None:
+    def __init__(self, ticket: Ticket, loop: asyncio.AbstractEventLoop, cancel: Callable[[int], object]) -> None:
         self.request_id = ticket.id
-        self.news = News(ticket, asyncio.get_running_loop())
+        self.news = News(ticket, loop)
         self._abandon = weakref.finalize(self, cancel, ticket.id)
 
     @property
@@ -90,14 +91,20 @@ class News:
 
 
 class AsyncEngine:
-    """Wraps an ``Engine`` (``llm.engine``), which others may use besides. Close it, or use it in a ``with``."""
+    """Wraps an ``Engine`` (``llm.engine``), which others may use besides. Close it, or use it in a ``with``.
+
+    Raises SpecError for anything but an ``Engine``.
+    """
 
     def __init__(self, engine: Engine) -> None:
+        if not isinstance(engine, Engine):
+            raise wrong("the engine of an AsyncEngine", "an Engine, such as llm.engine", engine, SpecError)
         self._engine = engine
         self._changed = threading.Condition()
         self._news: dict[int, News] = {}
         self._cancelled: deque[int] = deque()
         self._is_closed = False
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kvist-engine", daemon=True)
         self._thread.start()
 
@@ -120,14 +127,17 @@ class AsyncEngine:
         """Return the answer to iterate over, a ``TokenEvent`` a token. The request waits for its turn from now on.
 
         Raises:
-            RequestError, CapacityError: at once, where it can't be served.
+            RequestError, CapacityError: at once, where it can't be served, or no loop runs in this thread.
             NumericsError: in the iteration, where the model's numbers overflow.
         """
+        loop = _running_loop()
         with self._changed:
+            if self._failure is not None:
+                raise RequestError(f"this engine's thread has failed ({self._failure!r:.200}); make a new one")
             if self._is_closed:
                 raise RequestError("this engine is closed; make a new one")
             ticket = self._engine.add(request, is_heard=True)
-            stream = Stream(ticket, self.cancel)
+            stream = Stream(ticket, loop, self.cancel)
             self._news[ticket.id] = stream.news
             self._changed.notify()
         return stream
@@ -140,9 +150,13 @@ class AsyncEngine:
         return stream.result
 
     def cancel(self, request_id: int) -> None:
-        """End a request, if it hasn't ended, and so its stream; its blocks go back when the pass that runs is over."""
+        """End a request, if it hasn't ended, and so its stream; its blocks go back when the pass that runs is over.
+
+        Raises RequestError for what is no number.
+        """
+        number = whole_number("request_id", request_id)
         with self._changed:
-            self._cancelled.append(request_id)
+            self._cancelled.append(number)
             self._changed.notify()
 
     def stats(self) -> Stats:
@@ -152,6 +166,17 @@ class AsyncEngine:
     # ---- in the engine's thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Serve until closed. Should that itself fail, the streams under way hear of it, and no other is begun."""
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 (whoever waits gets it)
+            with self._changed:
+                self._failure = error
+                for news in self._news.values():
+                    news.failure = error
+            self._tell()
+
+    def _serve(self) -> None:
         while self._wait():
             try:
                 self._engine.step()
@@ -198,6 +223,14 @@ class AsyncEngine:
             request_ids = [*self._news]
         for request_id in request_ids:
             self._engine.cancel(request_id)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """The loop that this thread runs. Raises RequestError where it runs none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RequestError("a stream needs a running event loop; ask in an async function, or use LLM.stream") from None
 
 
 def _wake(several: list[News]) -> None:

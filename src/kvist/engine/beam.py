@@ -10,14 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvist.engine.guest import Guest
-from kvist.engine.request import MAX_LOGPROBS
+from kvist.engine.request import MAX_LOGPROBS, check_max_tokens
 from kvist.engine.result import TokenLogprobs
-from kvist.errors import RequestError
+from kvist.engine.values import finite_number, whole_number
 
 Look = Callable[[int], list[TokenLogprobs]]
 """Computes the last token of each guest and returns that many likeliest next ones of each."""
 
 MAX_WIDTH = MAX_LOGPROBS // 2
+MAX_LENGTH_PENALTY = 32
+"""A float holds any context's length to that power."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,15 @@ class _Open:
     logprob: float
 
 
-def check_beams(width: int, max_tokens: int, step_tokens: int) -> None:
-    """Raise RequestError for what isn't a search."""
+def search_of(width: int, max_tokens: int, length_penalty: float, step_tokens: int) -> tuple[int, int, float]:
+    """Return the three as Python's own numbers; raises RequestError for what isn't a search."""
     most = min(MAX_WIDTH, step_tokens)
-    if not 1 <= width <= most:
-        raise RequestError(f"width must be from 1 to {most}, got {width}")
-    if max_tokens < 1:
-        raise RequestError(f"max_tokens must be at least 1, got {max_tokens}")
+    rule = f"from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}"
+    return (
+        whole_number("width", width, f"from 1 to {most}", least=1, most=most),
+        check_max_tokens(max_tokens),
+        finite_number("length_penalty", length_penalty, rule, least=-MAX_LENGTH_PENALTY, most=MAX_LENGTH_PENALTY),
+    )
 
 
 def beam_search(

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvist.engine.values import whole_number
 from kvist.errors import SpecError
 
 MAX_THREADS = 1024
@@ -39,12 +40,10 @@ def usable_cores(root: Path = Path("/"), processors: frozenset[int] | None = Non
 
 
 def threads_to_use(asked: int | None) -> int:
-    """Return the threads to run on: ``asked``, by default this process's cores. Raises SpecError out of range."""
+    """Return the threads to run on: ``asked``, by default this process's cores. Raises SpecError for what can't be."""
     if asked is None:
         return usable_cores().num_usable
-    if not 1 <= asked <= MAX_THREADS:
-        raise SpecError(f"threads must be from 1 to {MAX_THREADS}, got {asked}")
-    return asked
+    return whole_number("threads", asked, f"from 1 to {MAX_THREADS}", least=1, most=MAX_THREADS, error=SpecError)
 
 
 def _allowed_processors() -> frozenset[int]:

@@ -7,7 +7,6 @@ search and the like) are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 from kvist.engine.request import SamplingParams
@@ -28,7 +27,7 @@ def default_params(generation_config: Mapping[str, object]) -> SamplingParams:
     settings: dict[str, Any] = {key: generation_config[key] for key in keys if generation_config.get(key) is not None}
     for key, value in settings.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or (key == "top_k" and (not isfinite(value) or value != int(value))):
+        if not is_number or (key == "top_k" and isinstance(value, float) and not value.is_integer()):
             raise CheckpointError(f"{key} in the model's generation_config must be a number, got {value!r:.60}")
     if len(keys) > 1:
         settings.setdefault("temperature", 1.0)

@@ -23,7 +23,7 @@ from kvist.cache.swap import SwapSpace
 from kvist.checkpoint.tokenizer import Tokenizer
 from kvist.engine.answer import Answer, Terms
 from kvist.engine.batch import Batch, lower
-from kvist.engine.beam import Beam, beam_search, check_beams
+from kvist.engine.beam import Beam, beam_search, search_of
 from kvist.engine.checks import Uncut, check_choices, check_fits, check_prompt
 from kvist.engine.cost import CostModel, first_guess
 from kvist.engine.guest import Guest, Guests
@@ -39,6 +39,7 @@ from kvist.engine.stats import Counters, Stats
 from kvist.engine.ticket import Ticket
 from kvist.engine.turns import Turns
 from kvist.engine.unbroken import Unbroken
+from kvist.engine.values import prompt_ids, truth_value, whole_number, wrong
 from kvist.errors import NumericsError, RequestError
 from kvist.model.decoder import Decoder
 from kvist.spec.cache import CacheSpec, bytes_per_token, check_retention
@@ -132,6 +133,8 @@ class Engine:
             RequestError: it can't be served as it is.
             CapacityError: it can never fit, even alone; names the bytes that it needs, and those there are.
         """
+        if not isinstance(request, Request):
+            raise wrong("what is added", "a Request", request)
         check_prompt(request.token_ids, self.vocab_size)
         if self._uncut is not None:
             self._uncut.check(len(request.token_ids), self.context_length, request.on_limit or self.on_limit)
@@ -160,8 +163,11 @@ class Engine:
         )
 
     def cancel(self, request_id: int) -> None:
-        """End a request, if it hasn't ended, and give its blocks back: at once, or when the pass that runs is over."""
-        self._cancelled.append(request_id)
+        """End a request, if it hasn't ended, and give its blocks back: at once, or when the pass that runs is over.
+
+        Raises RequestError for what is no number.
+        """
+        self._cancelled.append(whole_number("request_id", request_id))
         self._take_cancelled()
 
     def _take_cancelled(self) -> None:
@@ -270,11 +276,13 @@ class Engine:
 
         ``chunk`` is the most rows that enter the model together. Uncached, each position's prefix is computed anew.
         """
+        token_ids = prompt_ids("token_ids", token_ids)
         check_prompt(token_ids, self.vocab_size)
-        Limit(self.context_length).prompt(tuple(token_ids), 1)
-        if chunk is not None and chunk < 1:
-            raise RequestError(f"chunk must be at least 1 token, got {chunk}")
-        step = min(chunk or self.step_tokens, self.step_tokens)
+        Limit(self.context_length).prompt(token_ids, 1)
+        is_cached = truth_value("cache", is_cached)
+        step = self.step_tokens
+        if chunk is not None:
+            step = min(step, whole_number("chunk", chunk, "at least 1 token, or None", least=1))
         logits = np.empty((len(token_ids), self.vocab_size), np.float32)
         with self._lock:
             if is_cached:
@@ -291,9 +299,10 @@ class Engine:
 
         Between its steps those of requests go on, and take its blocks where they need them.
         """
-        check_beams(width, max_tokens, self.step_tokens)
+        width, max_tokens, length_penalty = search_of(width, max_tokens, length_penalty, self.step_tokens)
+        token_ids = prompt_ids("token_ids", token_ids)
         check_prompt(token_ids, self.vocab_size)
-        request = Request(tuple(token_ids), SamplingParams(max_tokens=max_tokens), salt=salt, on_limit="stop")
+        request = Request(token_ids, SamplingParams(max_tokens=max_tokens), salt=salt, on_limit="stop")
         check_fits(request, self._terms.fit(request), self._cache)
         first = Guest(token_ids, salt=salt, is_shared=self._prefix_reuse)
         guests = [first]

@@ -19,7 +19,8 @@ from kvist.checkpoint.text_part import text_only
 from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from kvist.engine.defaults import default_params, end_token_ids
 from kvist.engine.request import SamplingParams
-from kvist.errors import RequestError
+from kvist.engine.values import wrong
+from kvist.errors import RequestError, SpecError
 from kvist.model import convert, kept
 from kvist.model.families import has_learned_positions
 from kvist.spec.config import model_spec_from_config
@@ -92,10 +93,12 @@ class ModelFiles:
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return the token ids of ``messages`` in the model's template, up to where the assistant's answer begins.
 
-        Raises RequestError for a model without a template, CheckpointError for a broken one.
+        Raises RequestError for a model without a template, and for what are no messages, or not one; CheckpointError
+        for a broken template.
         """
         if not self.has_template:
             raise RequestError(f"{self.name} has no chat template; give the prompt as it is (raw), without chat")
+        check_messages(messages)
         return encode_chat(self.require_tokenizer(), messages)
 
     def num_system_tokens(self, messages: Messages, token_ids: Sequence[int]) -> int:
@@ -113,8 +116,16 @@ class ModelFiles:
         return self.tokenizer
 
 
+def check_messages(messages: object) -> None:
+    """Raise RequestError unless ``messages`` are a list of at least one."""
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
+        raise wrong("messages", 'a list such as [{"role": "user", "content": "Hello"}]', messages)
+
+
 def open_model(name: str | Path) -> ModelFiles:
     """Open the model that ``name`` stands for; close it when done. Raises CheckpointError or SpecError."""
+    if not isinstance(name, (str, Path)):
+        raise wrong("model", "a name, a path, or ModelFiles", name, SpecError)
     whole = open_checkpoint(name)
     try:
         checkpoint = text_only(whole)

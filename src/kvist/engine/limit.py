@@ -28,9 +28,9 @@ FIRST_TOKENS = 4
 """First tokens that are kept where a prompt has no system part: attention goes there when it has nowhere to go."""
 
 
-def check_on_limit(on_limit: str) -> None:
+def check_on_limit(on_limit: object) -> None:
     """Raise RequestError unless ``on_limit`` is known."""
-    if on_limit not in ON_LIMIT:
+    if not isinstance(on_limit, str) or on_limit not in ON_LIMIT:
         raise RequestError(f'unknown on_limit "{on_limit}"; known: {", ".join(ON_LIMIT)}')
 
 

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from kvist.engine.limit import OnLimit
 from kvist.engine.request import Request, SamplingParams
+from kvist.engine.values import plain_text, truth_value
 from kvist.errors import RequestError, SpecError
 from kvist.spec.retention import RetentionSpec, parse_retention
 
@@ -42,11 +43,11 @@ def request_of(token_ids: tuple[int, ...], params: SamplingParams, more: Request
     return Request(
         token_ids,
         params,
-        is_cached=more.get("cache", True),
-        has_digest=more.get("digest", False),
+        is_cached=truth_value("cache", more.get("cache", True)),
+        has_digest=truth_value("digest", more.get("digest", False)),
         priority=more.get("priority", 0),
-        salt=more.get("cache_salt", ""),
-        is_shared=more.get("reuse", True),
+        salt=plain_text("cache_salt", more.get("cache_salt", "")),
+        is_shared=truth_value("reuse", more.get("reuse", True)),
         explain=more.get("explain", False),
         retention=retention_of(more.get("retention")),
         on_limit=more.get("on_limit"),

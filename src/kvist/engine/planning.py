@@ -20,6 +20,8 @@ from kvist.engine.policy import Policy, Running
 from kvist.engine.prospect import Prospect, Prospects
 from kvist.engine.room import Room
 from kvist.engine.speculation import NO_DRAFT, Draft
+from kvist.engine.values import finite_number, whole_number
+from kvist.errors import SpecError
 from kvist.spec.cache import BLOCK_TOKENS, num_blocks
 
 
@@ -31,11 +33,19 @@ class Settings:
     will take once all are decoding who came before them.
     ``least_rows`` of the oldest prompt are computed in each step whatever that takes, so that it ends.
     ``max_running`` answers hold blocks at most; None: as many as a pass has rows.
+
+    Raises SpecError for a value of another kind, or out of its range.
     """
 
     stretch: float = 3.4
     least_rows: int = 4
     max_running: int | None = None
+
+    def __post_init__(self) -> None:
+        finite_number("stretch", self.stretch, "0 or more", least=0, error=SpecError)
+        whole_number("least_rows", self.least_rows, "at least 1", least=1, error=SpecError)
+        if self.max_running is not None:
+            whole_number("max_running", self.max_running, "at least 1, or None", least=1, error=SpecError)
 
 
 DEFAULT_SETTINGS = Settings()

@@ -89,8 +89,8 @@ POLICIES = {
 }
 
 
-def policy_of(name: str) -> Policy:
+def policy_of(name: object) -> Policy:
     """Return the policy of a name; SpecError names those there are."""
-    if name not in POLICIES:
+    if not isinstance(name, str) or name not in POLICIES:
         raise SpecError(f'unknown policy "{name}"; known: {", ".join(POLICIES)}')
     return POLICIES[name]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
-from numbers import Integral
-from typing import Any
+from math import ulp
 
 from kvist.engine.limit import OnLimit, check_on_limit
-from kvist.errors import RequestError
+from kvist.engine.values import (
+    MAX_INT64,
+    finite_number,
+    plain_text,
+    prompt_ids,
+    truth_value,
+    whole_number,
+    whole_numbers,
+    wrong,
+)
 from kvist.spec.retention import RetentionSpec
 
 MAX_SEED = 2**64 - 1
@@ -17,10 +24,53 @@ MAX_LOGPROBS = 100
 MAX_CHOICES = 128
 MAX_DRAFT = 32
 
+MAX_CHANGE = 1e30
+"""The most that a bias or a penalty may add to a logit; what comes of all of them together is still a float32."""
+MAX_FACTOR = 1e6
+"""The most that a repetition penalty may divide or multiply a logit by."""
 
-def _check(is_allowed: bool, name: str, got: object, allowed: str) -> None:
-    if not is_allowed:
-        raise RequestError(f"{name} must be {allowed}, got {got!r}")
+
+def _set(checked: object, **values: object) -> None:
+    """Give a frozen object's fields their values as they were checked."""
+    for name, value in values.items():
+        object.__setattr__(checked, name, value)
+
+
+def check_max_tokens(value: object) -> int:
+    """Return the most tokens of an answer as an int; raises RequestError for what isn't that."""
+    max_tokens = whole_number("max_tokens", value, "at least 1", least=1)
+    return whole_number("max_tokens", max_tokens, "at most 2**63 - 1", most=MAX_INT64)
+
+
+def _optional(name: str, value: object, rule: str, least: int, most: int) -> int | None:
+    return None if value is None else whole_number(name, value, f"{rule}, or None", least=least, most=most)
+
+
+def _change(name: str, value: object) -> float:
+    """Return what is added to a logit."""
+    return finite_number(name, value, f"from {-MAX_CHANGE:g} to {MAX_CHANGE:g}", least=-MAX_CHANGE, most=MAX_CHANGE)
+
+
+def _factor(name: str, value: object) -> float:
+    """Return what a logit is divided by."""
+    rule = f"from {1 / MAX_FACTOR:g} to {MAX_FACTOR:g} (1 changes nothing)"
+    return finite_number(name, value, rule, least=1 / MAX_FACTOR, most=MAX_FACTOR)
+
+
+def _biases(found: object) -> dict[int, float]:
+    if not isinstance(found, Mapping):
+        raise wrong("logit_bias", "numbers by token id, such as {42: -1.5}", found)
+    return {whole_number("a token id of logit_bias", key): _change("logit_bias", bias) for key, bias in found.items()}
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    """Return what ``stop`` names."""
+    strings = (found,) if isinstance(found, str) else tuple(found) if isinstance(found, Iterable) else (None,)
+    if not all(isinstance(string, str) for string in strings):
+        raise wrong("stop", "a text, or several", found)
+    if "" in strings:
+        raise wrong("stop", "a text of at least one character", "")
+    return strings
 
 
 @dataclass(frozen=True)
@@ -40,7 +90,7 @@ class SamplingParams:
     the highest mean log-probability are given. ``speculation`` N drafts up to N tokens at once from text that repeats
     what came before (0: none); the answer is the same to the bit, only sooner.
 
-    Raises RequestError for a value out of its range.
+    Numbers may be NumPy's. Raises RequestError for a value of another kind, or out of its range.
     """
 
     max_tokens: int = 256
@@ -62,27 +112,29 @@ class SamplingParams:
     speculation: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
-            _check(isfinite(getattr(self, name)), name, getattr(self, name), "a finite number")
-        _check(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
-        _check(self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
-        _check(self.top_k >= 0, "top_k", self.top_k, "0 (all tokens) or more")
-        _check(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _check(0 <= self.min_p <= 1, "min_p", self.min_p, "from 0 to 1")
-        _check(
-            self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0 (1 changes nothing)"
+        n = whole_number("n", self.n, f"from 1 to {MAX_CHOICES}", least=1, most=MAX_CHOICES)
+        _set(
+            self,
+            max_tokens=check_max_tokens(self.max_tokens),
+            temperature=finite_number("temperature", self.temperature, "0 (greedy) or more", least=0),
+            top_k=whole_number("top_k", self.top_k, "0 (all tokens) or more", least=0),
+            top_p=finite_number("top_p", self.top_p, "above 0 and at most 1", least=ulp(0.0), most=1),
+            min_p=finite_number("min_p", self.min_p, "from 0 to 1", least=0, most=1),
+            repetition_penalty=_factor("repetition_penalty", self.repetition_penalty),
+            presence_penalty=_change("presence_penalty", self.presence_penalty),
+            frequency_penalty=_change("frequency_penalty", self.frequency_penalty),
+            seed=_optional("seed", self.seed, "from 0 to 2**64 - 1", 0, MAX_SEED),
+            logit_bias=_biases(self.logit_bias),
+            stop=_texts(self.stop),
+            stop_token_ids=whole_numbers("stop_token_ids", self.stop_token_ids, "token ids (whole numbers)"),
+            logprobs=_optional("logprobs", self.logprobs, f"from 0 to {MAX_LOGPROBS}", 0, MAX_LOGPROBS),
+            ignore_eos=truth_value("ignore_eos", self.ignore_eos),
+            n=n,
+            best_of=_optional("best_of", self.best_of, f"from n ({n}) to {MAX_CHOICES}", n, MAX_CHOICES),
+            speculation=whole_number(
+                "speculation", self.speculation, f"from 0 (none) to {MAX_DRAFT}", least=0, most=MAX_DRAFT
+            ),
         )
-        _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, "from 0 to 2**64 - 1")
-        _check(all(isfinite(b) for b in self.logit_bias.values()), "logit_bias", self.logit_bias, "finite numbers")
-        _check("" not in self.stop, "stop", "", "a text of at least one character")
-        is_countable = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
-        _check(is_countable, "logprobs", self.logprobs, f"from 0 to {MAX_LOGPROBS}")
-        _check(1 <= self.n <= MAX_CHOICES, "n", self.n, f"from 1 to {MAX_CHOICES}")
-        is_enough = self.best_of is None or self.n <= self.best_of <= MAX_CHOICES
-        _check(is_enough, "best_of", self.best_of, f"from n ({self.n}) to {MAX_CHOICES}")
-        _check(0 <= self.speculation <= MAX_DRAFT, "speculation", self.speculation, f"from 0 (none) to {MAX_DRAFT}")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -112,12 +164,13 @@ class SamplingParams:
         """Raise RequestError unless the token ids named here belong to a vocabulary of ``vocab_size``."""
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
             for token_id in ids:
-                _check(0 <= token_id < vocab_size, name, token_id, f"token ids from 0 to {vocab_size - 1}")
+                if not 0 <= token_id < vocab_size:
+                    raise wrong(name, f"token ids from 0 to {vocab_size - 1}", token_id)
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt in token ids and how to go on from it.
+    """One prompt in token ids (a list or an array of them, too) and how to go on from it.
 
     ``is_cached`` False recomputes the whole prefix for every token (the yardstick). ``has_digest`` asks for a SHA-256
     over the logits that were sampled from. ``choice`` numbers the answers to one prompt; it is part of the random
@@ -146,23 +199,23 @@ class Request:
     num_first: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("is_cached", "has_digest", "is_shared", "explain"):
-            _check(_is_flag(getattr(self, name)), name, getattr(self, name), "True or False")
-        _check(_is_whole(self.priority), "priority", self.priority, "a whole number")
-        _check(isinstance(self.salt, str), "salt", self.salt, "a text")
-        is_kept = self.retention is None or isinstance(self.retention, RetentionSpec)
-        _check(is_kept, "retention", self.retention, "a RetentionSpec or None")
-        is_count = _is_whole(self.num_first) and self.num_first >= 0
-        _check(is_count, "num_first", self.num_first, "a number of tokens, 0 or more")
+        if not isinstance(self.params, SamplingParams):
+            raise wrong("params", "a SamplingParams", self.params)
+        if self.retention is not None and not isinstance(self.retention, RetentionSpec):
+            raise wrong("retention", "a RetentionSpec or None", self.retention)
         if self.on_limit is not None:
             check_on_limit(self.on_limit)
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether ``value`` is a whole number of any kind (NumPy's, say)."""
-    return isinstance(value, Integral)
-
-
-def _is_flag(value: Any) -> bool:
-    """Whether ``value`` is True or False, whichever kind (NumPy's, say) it came as."""
-    return isinstance(value, Hashable) and value in (True, False)
+        _set(
+            self,
+            token_ids=prompt_ids("token_ids", self.token_ids),
+            is_cached=truth_value("is_cached", self.is_cached),
+            has_digest=truth_value("has_digest", self.has_digest),
+            choice=whole_number("choice", self.choice, "from 0 to 2**63 - 1", least=0, most=MAX_INT64),
+            priority=whole_number(
+                "priority", self.priority, "from -2**63 + 1 to 2**63 - 1", least=-MAX_INT64, most=MAX_INT64
+            ),
+            salt=plain_text("salt", self.salt),
+            is_shared=truth_value("is_shared", self.is_shared),
+            explain=truth_value("explain", self.explain),
+            num_first=whole_number("num_first", self.num_first, "from 0 to 2**63 - 1 tokens", least=0, most=MAX_INT64),
+        )

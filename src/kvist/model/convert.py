@@ -32,9 +32,9 @@ _SCALE_AT = {"q5_0": 0, "iq4_nl": 0, "tq1_0": 52, "tq2_0": 64}
 """Where a block's f16 scale stands in the types of ``kept.EXACT_AS_Q8``."""
 
 
-def check_weights(name: str | None) -> None:
+def check_weights(name: object) -> None:
     """Raise SpecError unless ``name`` is a choice of ``--weights``."""
-    if name is not None and name not in WEIGHTS:
+    if name is not None and not (isinstance(name, str) and name in WEIGHTS):
         raise SpecError(f'unknown weights "{name}"; known: {", ".join(WEIGHTS)}')
 
 
