@@ -15,6 +15,7 @@ from kvist.model.expert_weights import ExpertWeights, find_experts
 from kvist.model.families import DecoderSpec, Family, Names
 from kvist.model.latent_weights import LatentWeights, find_latent
 from kvist.model.rope import attention_factor, frequencies
+from kvist.model.unread import check_all_read
 from kvist.model.weights import Matrix, Order, Packer, Part, Placed, Rows
 from kvist.spec.model import LayerSpec, ModelSpec
 
@@ -263,6 +264,12 @@ def _halves(names: list[str], width: int, is_gated: bool) -> tuple[list[str], li
     return names, [width] * len(names), [None] * len(names)
 
 
+def _required_biases(checkpoint: Checkpoint, family: Family) -> frozenset[str]:
+    """Of a GGUF file those that the family always has: what its config says of others is read off one tensor."""
+    unsaid = {"attention_bias": False, "mlp_bias": False} if checkpoint.format == "gguf" else {}
+    return family.required_biases({**checkpoint.config, **unsaid})
+
+
 def load_weights(
     checkpoint: Checkpoint,
     model: ModelSpec,
@@ -276,18 +283,19 @@ def load_weights(
 
     Raises:
         CheckpointError: a tensor is missing or of the wrong shape.
-        UnsupportedError: a tensor's type isn't one that kvist runs.
+        UnsupportedError: a tensor's type isn't one that kvist runs, or the forward pass has no use for it.
     """
     names = family.huggingface if checkpoint.format == "huggingface" else family.gguf
     names = family.named(checkpoint.config, names)
     prefix = next((p for p in names.prefixes if p + names.embedding in checkpoint.tensors), names.prefixes[0])
     packer = Packer(checkpoint, weights, prefix)
-    finder = _Finder(packer, names, model, spec, family.required_biases(checkpoint.config))
+    finder = _Finder(packer, names, model, spec, _required_biases(checkpoint, family))
     embedding, output = finder.embeddings(weights)
     context = model.context_length
     positions = packer.vector(names.positions, context, columns=model.width) if names.positions else -1
     layers = [finder.layer(number, layer) for number, layer in enumerate(model.layers)]
     final_norm = finder.norm(names.final_norm, spec.logit_scale)
+    check_all_read(checkpoint, packer.read, names, model)
     turns = tuple(
         Turn(rope.dim, packer.constant(frequencies(rope)), finder.number(attention_factor(rope))) for rope in spec.ropes
     )
