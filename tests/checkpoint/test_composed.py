@@ -236,7 +236,9 @@ def test_mxfp4_of_experts(tmp_path: Path) -> None:
     rows = np.array([95, 0, 40])
     assert np.array_equal(checkpoint.composed[info.name].floats(rows), numbers[rows])
     packer, gate = Packer(checkpoint, None, ""), np.arange(0, 32, 2)
-    part = packer.stacked_part(info.name, (1, 3), 32, 64, gate, is_transposed=True)  # as their bf16 ones are stored
+    part = packer.stacked_part(
+        info.name, (1, 3), 32, 64, lambda: gate, is_transposed=True
+    )  # as their bf16 ones are stored
     [(matrix, _)] = packer.matrices([part], 64, [None])
     panels = packer.fill(1)[matrix.offset :][: matrix.num_bytes].reshape(1, 2, -1)
     assert np.array_equal(panel_numbers("q8_0", panels), numbers[32 + gate])

@@ -225,8 +225,8 @@ WRONG = {
         {**rotary("llama"), "tokenizer.ggml.tokens": ["x"] * 101},
         r"shape \(100, 64\) and the vocabulary 101 tokens",
     ),
-    "a token below none": (
-        {**rotary("llama"), "tokenizer.ggml.bos_token_id": -1},
+    "a token that is a text": (
+        {**rotary("llama"), "tokenizer.ggml.bos_token_id": "<s>"},
         "tokenizer.ggml.bos_token_id must be",
     ),
 }
@@ -245,6 +245,18 @@ def test_what_is_wrong(case) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
         config_from_gguf(metadata, tensors())
     assert not isinstance(caught.value, UnsupportedError)
+
+
+@pytest.mark.parametrize("none", [-1, 2**32 - 1, 100])
+def test_a_token_out_of_range_is_none(none: int) -> None:
+    ids = {f"tokenizer.ggml.{role}_token_id": none for role in ("bos", "eos", "eot", "padding")}
+    config = config_from_gguf({**rotary("llama"), **ids, "tokenizer.ggml.tokens": ["x"] * 100}, tensors())
+    assert not [key for key in config if key.endswith("token_id")]
+
+
+def test_a_rope_factor_that_is_no_number() -> None:
+    with pytest.raises(CheckpointError, match="must hold 4 positive numbers, got nan as number 2"):
+        config_from_gguf(rotary("llama"), tensors(), rope_factors=[1.0, 1.0, float("nan"), 1.0])
 
 
 def test_factors_and_a_scaling_at_once() -> None:

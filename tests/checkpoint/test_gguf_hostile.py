@@ -175,7 +175,8 @@ LIES = {
         if kind.block_elements > 1
     },
     "no sizes for a packed type": (one_tensor(Tensor("t", (), 2, 0)), "whole blocks of 32"),
-    "unknown tensor type": (one_tensor(Tensor("t", (32,), 4, 0)), "unknown type 4"),
+    "unknown tensor type": (one_tensor(Tensor("t", (32,), 43, 0)), "unknown type 43"),
+    "tensor type given up": (one_tensor(Tensor("t", (32,), 31, 0)), "type 31, which llama.cpp has given up; convert"),
     "tensor type without end": (one_tensor(Tensor("t", (32,), (1 << 32) - 1, 0)), "unknown type 4294967295"),
     "offset off the alignment": (one_tensor(Tensor("t", (1,), 0, 4)), "offset 4, no multiple of 32"),
     "offset behind the file": (one_tensor(Tensor("t", (1,), 0, 64)), "ends at byte"),

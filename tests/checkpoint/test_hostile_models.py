@@ -226,7 +226,8 @@ JSON = st.recursive(
 )
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "max_position_embeddings": 64, "vocab_size": 20, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+    "num_key_value_heads": 1, "max_position_embeddings": 64, "vocab_size": 1600, "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4,
     "rope_scaling": None, "head_dim": 16, "tie_word_embeddings": True, "eos_token_id": 2, "bos_token_id": 1,
     "sliding_window": None, "layer_types": None, "rope_parameters": None, "text_config": None, "dtype": "float32",
     "quantization_config": None, "partial_rotary_factor": 1.0,

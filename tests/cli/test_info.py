@@ -194,7 +194,7 @@ def test_a_gguf_file_with_a_sentencepiece_vocabulary(kvist: Command, tmp_path: P
 def test_a_directory_with_a_sentencepiece_model(kvist: Command, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(model_bytes(train_scored()))
     (tmp_path / "tokenizer_config.json").write_text('{"add_eos_token": true, "add_bos_token": false}')
-    lines, found = shown(kvist, directory(tmp_path))
+    lines, found = shown(kvist, directory(tmp_path, vocab_size=len(train_scored().tokens)))
     assert lines["tokenizer"].startswith("SentencePiece BPE, ")
     assert lines["more"].endswith("a text gets EOS behind")
     assert found["tokenizer"]["pre_tokenizer"] is None

@@ -390,3 +390,16 @@ def test_a_header_of_an_architecture_that_the_engine_lacks(
 def test_a_header_without_rules_names_those_that_have(kvist: Command, tmp_path: Path) -> None:
     done = kvist("plan", header(tmp_path / "x.gguf", "strange", SIZES))
     assert 'no rules for GGUF\'s architecture "strange"; known: afmoe, ' in done.err
+
+
+@pytest.mark.parametrize(("ending", "expected"), [("", "no model or file"), (".json", "can't read")])
+def test_a_name_too_long_for_a_path(kvist: Command, ending: str, expected: str) -> None:
+    done = kvist("plan", "x" * 5000 + ending)
+    assert done.code == 1
+    assert expected in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_one_user_is_not_called_users(kvist: Command, config: str) -> None:
+    done = kvist("plan", config, "--gpu", "h100", "--context", "131072")
+    assert "from 1 user on the caches are read longer than the weights" in done.out

@@ -18,7 +18,7 @@ from tiny.tensors import write_directory
 
 from kvist.cache.kv_cache import KvCache
 from kvist.checkpoint.catalog import open_checkpoint
-from kvist.kernels import elementwise
+from kvist.kernels import blocks, elementwise
 from kvist.kernels.layout import FIRST_FIELD, KERNEL
 from kvist.model import ranges
 from kvist.model.decoder import Decoder, load_decoder
@@ -218,6 +218,18 @@ def test_every_kernel_and_place_occurs(writers: list[Writer]) -> None:
     assert found == set(columns) == set(PLACES)
     assert optional == {(name, column) for name, names in OPTIONAL.items() for column in names}
     assert all(min(fields) == FIRST_FIELD for fields in columns.values())
+
+
+@pytest.mark.parametrize("turned", [-2, 3, 1 << 10])
+def test_more_dims_than_a_head_has_are_not_turned(writers: list[Writer], turned: int) -> None:
+    """The kernel would rotate what lies behind the head, wide as its row of angles may be."""
+    program = writers[0].write(is_few=True, has_tallies=False)
+    line = next(line for line, name in lines(program, writers[0]) if name == "append_kernel")
+    at = blocks.AP
+    program.table[line, at.turned] = turned
+    program.table[line, at.angles_stride] = 1 << 12
+    with pytest.raises(AssertionError, match=rf"\({turned}, \d+\)"):
+        ranges.check(program, writers[0].kernels.keys, writers[0].limits)
 
 
 def test_a_decoder_keeps_no_cache_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

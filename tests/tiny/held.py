@@ -39,7 +39,7 @@ def load(blocks: Packed, rows: Array | None = None, form: str | None = None) -> 
     """The matrix as it is packed: where, and the arena."""
     checkpoint = OneTensor(blocks)
     packer = Packer(checkpoint, form, "")  # type: ignore[arg-type]
-    part = packer.part("w", *blocks.values.shape, rows)
+    part = packer.part("w", *blocks.values.shape, None if rows is None else lambda: rows)
     [(matrix, first_row)] = packer.matrices([part], blocks.values.shape[1], [None])
     assert first_row == 0
     return matrix, packer.fill(2)

@@ -61,6 +61,9 @@ GGML_TYPES: dict[int, GgmlType] = {
     41: GgmlType("q1_0", 128, 18),
     42: GgmlType("q2_0", 64, 18),
 }
-"""Numbers that are missing belonged to types that the format gave up; no current program writes them."""
+
+GIVEN_UP = frozenset((4, 5, 31, 32, 33, 36, 37, 38))
+"""Numbers of types that the format gave up (q4_2, q4_3, q4_0 and iq4_nl in other orders); no current program writes
+them."""
 
 BY_NAME = {kind.name: kind for kind in GGML_TYPES.values()}

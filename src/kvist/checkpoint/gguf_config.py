@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence, Sized
 from kvist.checkpoint.files import TensorInfo, quote
 from kvist.checkpoint.gguf_architecture import LLAMA_KEYS, Architecture
 from kvist.checkpoint.gguf_dense import DENSE
-from kvist.checkpoint.gguf_keys import Keys, Real, Whole
+from kvist.checkpoint.gguf_keys import MAX_WHOLE_NUMBER, Keys, Real, Whole
 from kvist.checkpoint.gguf_latent import LATENT_KEYS, latent_config, latent_scaling
 from kvist.errors import CheckpointError, UnsupportedError
 
@@ -188,8 +188,12 @@ def _rope_scaling(keys: Keys, factors: Sequence[float] | None, rotary_dim: int) 
     if factors is not None:
         if kind != "none":
             raise UnsupportedError(f"it has both rope factors and rope scaling {quote(kind)}; supported: one of them")
-        if len(factors) != rotary_dim // 2 or not all(0 < value < math.inf for value in factors):
-            raise CheckpointError(f"rope_freqs.weight must hold {rotary_dim // 2} positive numbers, got {len(factors)}")
+        rule = f"rope_freqs.weight must hold {rotary_dim // 2} positive numbers"
+        if len(factors) != rotary_dim // 2:
+            raise CheckpointError(f"{rule}, got {len(factors)}")
+        wrong = next((place for place, value in enumerate(factors) if not 0 < value < math.inf), None)
+        if wrong is not None:
+            raise CheckpointError(f"{rule}, got {factors[wrong]} as number {wrong}; fetch the file again")
         return {"rope_type": "factors", "factors": list(factors)}
     if kind == "none":
         return None
@@ -254,13 +258,18 @@ def _vocab_size(metadata: Mapping[str, object], keys: Keys, tensors: Mapping[str
 
 
 def _token_ids(metadata: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
-    """Special tokens by their name in config.json, as far as the file has them; several may end a text."""
+    """Special tokens by their name in config.json, as far as the file has them; several may end a text.
+
+    Converters write -1, as a large number, for a token that isn't there: what is out of range is none.
+    """
     keys = Keys(metadata, "tokenizer.ggml.")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    num_tokens = len(tokens) if isinstance(tokens, Sized) else MAX_WHOLE_NUMBER
     names = {
         "bos_token_id": ("bos_token_id",),
         "eos_token_id": ("eos_token_id", "eot_token_id", "eom_token_id"),
         "pad_token_id": ("padding_token_id",),
     }
-    found = {name: dict.fromkeys(keys.whole(key, minimum=0) for key in sources) for name, sources in names.items()}
+    found = {name: dict.fromkeys(keys.below(key, num_tokens) for key in sources) for name, sources in names.items()}
     ids = {name: tuple(value for value in values if value is not None) for name, values in found.items()}
     return {name: values for name, values in ids.items() if values}

@@ -52,6 +52,13 @@ class Keys:
             raise self._wrong(key, f"a whole number from {minimum} to {MAX_WHOLE_NUMBER}", value)
         return value
 
+    def below(self, key: str, end: int) -> int | None:
+        """Return a whole number from 0 up to ``end``, None if the key is missing or out of range."""
+        value = self._metadata.get(self._prefix + key)
+        if value is not None and type(value) is not int:
+            raise self._wrong(key, "a whole number", value)
+        return value if value is not None and 0 <= value < end else None
+
     def real(self, key: str, *, may_be_zero: bool = False) -> float | None:
         """Return a positive finite number, None if the key is missing."""
         value = self._metadata.get(self._prefix + key)

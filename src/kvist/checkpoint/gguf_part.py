@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvist.checkpoint.files import TensorInfo, quote, quote_path
-from kvist.checkpoint.ggml_types import GGML_TYPES
+from kvist.checkpoint.ggml_types import GGML_TYPES, GIVEN_UP
 from kvist.checkpoint.gguf_metadata import Cursor, Metadata
 from kvist.checkpoint.mapped import MappedFile
 from kvist.errors import CheckpointError, UnsupportedError
@@ -104,8 +104,13 @@ def _read_tensor(cursor: Cursor, number: int) -> tuple[TensorInfo, int]:
     type_id = cursor.u32(what)
     offset = cursor.u64(what)
     kind = GGML_TYPES.get(type_id)
+    if type_id in GIVEN_UP:
+        raise UnsupportedError(
+            f"{what} of {quote_path(cursor.path)} has type {type_id}, which llama.cpp has given up; convert the model "
+            "again"
+        )
     if kind is None:
-        known = f"0 to {max(GGML_TYPES)}"
+        known = f"0 to {max(GGML_TYPES)} but {', '.join(map(str, sorted(GIVEN_UP)))}"
         raise UnsupportedError(f"{what} of {quote_path(cursor.path)} has the unknown type {type_id}; known: {known}")
     if 0 in sizes or (sizes[0] if sizes else 1) % kind.block_elements:
         raise cursor.damaged(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvist.checkpoint.disk import exists
 from kvist.errors import CheckpointError, SpecError, UnsupportedError
 from kvist.spec.config import model_spec_from_config
 from kvist.spec.model import ModelSpec
@@ -58,9 +59,10 @@ def read_source(name: str) -> Source:
     path = Path(name)
     if name.startswith(HUB_PREFIX) and name.count(":") == 1:
         return _from_config(_hub_config(name.removeprefix(HUB_PREFIX)), name.rsplit("/", 1)[-1])
-    if path.suffix == ".json" and not path.is_dir():
+    is_there = exists(path)  # a path may be too long to be asked for more
+    if path.suffix == ".json" and not (is_there and path.is_dir()):
         return _from_config(path, path.parent.resolve().name if path.name == _CONFIG else path.stem)
-    if (path / _CONFIG).is_file() and not any(path.glob("*.safetensors")):
+    if is_there and (path / _CONFIG).is_file() and not any(path.glob("*.safetensors")):
         return _from_config(path / _CONFIG, path.resolve().name)
     return _from_files(name)
 

@@ -195,8 +195,12 @@ def _speed(plan: Plan, roofline: Roofline) -> Iterator[str]:
         speeds = [f"{size}: {size / roofline.tpot_s(size, plan.context):,.0f}" for size in sizes]
         yield f"tokens/s by users at once: {', '.join(speeds)}"
     knee, bound = roofline.knee(plan.context), roofline.compute_bound_at(plan.context)
-    limit = "reading memory limits every batch" if bound is None else f"arithmetic limits from {bound:,} users on"
-    yield f"from {knee:,} users on the caches are read longer than the weights; {limit}"
+    limit = "reading memory limits every batch" if bound is None else f"arithmetic limits from {_user_count(bound)} on"
+    yield f"from {_user_count(knee)} on the caches are read longer than the weights; {limit}"
+
+
+def _user_count(number: int) -> str:
+    return "1 user" if number == 1 else f"{number:,} users"
 
 
 def _advice(plan: Plan) -> Iterator[str]:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from kvist.checkpoint.catalog import open_checkpoint
 from kvist.checkpoint.chat_tokens import encode_chat
-from kvist.checkpoint.files import Checkpoint
+from kvist.checkpoint.files import Checkpoint, quote_path
 from kvist.checkpoint.text_part import text_only
 from kvist.checkpoint.tokenizer import Tokenizer, load_tokenizer
 from kvist.engine.defaults import default_params, end_token_ids
 from kvist.engine.request import SamplingParams
 from kvist.engine.values import wrong
-from kvist.errors import RequestError, SpecError
+from kvist.errors import CheckpointError, RequestError, SpecError
 from kvist.model import convert, kept
 from kvist.model.families import has_learned_positions
-from kvist.spec.config import model_spec_from_config
+from kvist.spec.config import check_vocabulary, model_spec_from_config
 from kvist.spec.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -130,11 +130,15 @@ def open_model(name: str | Path) -> ModelFiles:
     try:
         checkpoint = text_only(whole)
         tokenizer = load_tokenizer(checkpoint)
+        spec = model_spec_from_config(checkpoint.config)
+        check_vocabulary(spec)
+        if tokenizer is not None:
+            _check_vocabulary(checkpoint, spec, tokenizer)
         ends = end_token_ids(checkpoint.generation_config) | end_token_ids(checkpoint.config)
         return ModelFiles(
             name=str(name),
             checkpoint=checkpoint,
-            spec=model_spec_from_config(checkpoint.config),
+            spec=spec,
             tokenizer=tokenizer,
             params=default_params(checkpoint.generation_config),
             end_token_ids=ends | (tokenizer.eos_token_ids if tokenizer else frozenset()),
@@ -143,3 +147,16 @@ def open_model(name: str | Path) -> ModelFiles:
     except BaseException:
         whole.close()
         raise
+
+
+def _check_vocabulary(checkpoint: Checkpoint, spec: ModelSpec, tokenizer: Tokenizer) -> None:
+    """Raise CheckpointError where text becomes tokens that the model has no row for.
+
+    Special tokens may lie beyond: a text model that was cut from one for images too keeps its tokenizer (Gemma 3).
+    """
+    num_special = sum(token_id >= spec.vocab_size for token_id in tokenizer.special_token_ids)
+    if tokenizer.vocab_size - num_special > spec.vocab_size:
+        raise CheckpointError(
+            f"the model in {quote_path(checkpoint.path)} has a vocab_size of {spec.vocab_size} and its tokenizer "
+            f"{tokenizer.vocab_size} tokens; a row per token is needed: fetch config.json and the tokenizer again"
+        )

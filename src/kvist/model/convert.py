@@ -58,7 +58,8 @@ def to_f32(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.float32]:
     whole = len(blocks) * kind.block_elements // DECODED_AT_ONCE * (DECODED_AT_ONCE // kind.block_elements)
     ggml_type = gguf.GGMLQuantizationType[form.upper()]
     many = blocks[:whole].reshape(-1, DECODED_AT_ONCE // _ROWS_OF_GGUF // kind.block_elements * kind.block_bytes)
-    decoded = [gguf.quants.dequantize(some, ggml_type).reshape(-1) for some in (many, blocks[whole:]) if some.size]
+    with np.errstate(all="ignore"):  # infinity and NaN are found when the model runs
+        decoded = [gguf.quants.dequantize(some, ggml_type).reshape(-1) for some in (many, blocks[whole:]) if some.size]
     numbers = decoded[0] if len(decoded) == 1 else np.concatenate(decoded)
     rows: npt.NDArray[np.float32] = numbers.reshape(len(raw), -1)
     return rows
@@ -72,12 +73,13 @@ def from_f32(rows: npt.NDArray[np.float32], form: str) -> npt.NDArray[np.uint8]:
         bits = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return rounded.astype(np.uint16).view(np.uint8)
-    if form == "f16":
-        return rows.astype(np.float16).view(np.uint8)
-    import gguf
+    with np.errstate(all="ignore"):  # infinity and NaN are found when the model runs
+        if form == "f16":
+            return rows.astype(np.float16).view(np.uint8)
+        import gguf
 
-    quantised: npt.NDArray[np.uint8] = gguf.quants.quantize(widened(rows), gguf.GGMLQuantizationType[form.upper()])
-    return quantised
+        quantised: npt.NDArray[np.uint8] = gguf.quants.quantize(widened(rows), gguf.GGMLQuantizationType[form.upper()])
+        return quantised
 
 
 def widened(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -120,7 +122,7 @@ def codes_to_q8(raw: npt.NDArray[np.uint8], form: str) -> npt.NDArray[np.uint8]:
         blocks[:, :2] = np.frombuffer(np.float16(4).tobytes(), np.uint8)
         blocks[:, 69::4] &= 0x0F
     codes = to_f32(blocks, form).reshape(-1, GROUP)
-    with np.errstate(over="ignore"):  # infinity is found when the model runs
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is found when the model runs
         scales = (numbers[:, 0] / codes[:, 0]).astype(np.float16)
     return q8_blocks(codes.astype(np.int8).reshape(len(raw), -1), scales.reshape(len(raw), -1))
 

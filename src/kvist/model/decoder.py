@@ -33,7 +33,7 @@ from kvist.model.tallying import Tallying, tallied
 from kvist.model.tiles import least_tiles, unit_rows
 from kvist.model.watching import read_keys, read_query, softmax_weights
 from kvist.model.writer import SPLIT_ROWS, Writer
-from kvist.spec.config import model_spec_from_config
+from kvist.spec.config import check_vocabulary, model_spec_from_config
 from kvist.spec.footprint import STEP_TOKENS
 from kvist.spec.model import ModelSpec
 
@@ -300,6 +300,7 @@ def load_decoder(
     check_supported(checkpoint, ())
     family = family_of(checkpoint.config)
     model = model_spec_from_config(checkpoint.config)
+    check_vocabulary(model)
     check_runs(model)
     spec = family.switches(checkpoint.config, model.layers[0].k_dim)
     spec = spec if context is None else spec.for_context(context)

@@ -7,13 +7,14 @@ apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from kvist.errors import CheckpointError, UnsupportedError
 from kvist.model.convert import ELEMENT_BYTES
 from kvist.model.families.spec import ExpertNames, RoutingSpec
-from kvist.model.weights import Matrix, Packer, Part, Placed, Rows
+from kvist.model.weights import Matrix, Order, Packer, Part, Placed
 from kvist.spec.experts import Experts
 
 
@@ -128,33 +129,32 @@ class _Experts:
         """Gate and up of one expert, of two tensors or of the halves of one."""
         names, inner, halves = self.names.up, self.experts.width, self._halves()
         parts, biases = [], []
-        for name, (size, rows) in zip(names * (2 // len(names)), halves, strict=True):
-            parts.append(self._part(name, expert, size, self.width, rows))
-            biases.append(self._bias(name, expert, size, rows))
+        for name, (size, order) in zip(names * (2 // len(names)), halves, strict=True):
+            parts.append(self._part(name, expert, size, self.width, order))
+            biases.append(self._bias(name, expert, size, order))
         assert sum(part.rows.size for part in parts) == 2 * inner, (len(parts), inner)
         return self.packer.matrices(parts, self.width, biases)
 
-    def _halves(self) -> list[tuple[int, Rows | None]]:
+    def _halves(self) -> list[tuple[int, Order | None]]:
         """For gate and for up: the rows of the tensor, and which of them."""
         inner = self.experts.width
         if len(self.names.up) == 2:
             return [(inner, None), (inner, None)]
-        rows = np.arange(2 * inner)
-        gate, up = (rows[::2], rows[1::2]) if self.names.is_interleaved else (rows[:inner], rows[inner:])
-        return [(2 * inner, gate), (2 * inner, up)]
+        ends = ((0, 2 * inner, 2), (1, 2 * inner, 2)) if self.names.is_interleaved else ((0, inner), (inner, 2 * inner))
+        return [(2 * inner, partial(np.arange, *end)) for end in ends]
 
     def down(self, expert: int) -> Placed:
         name, inner = self.names.down, self.experts.width
         part = self._part(name, expert, self.width, inner, None)
         return self.packer.matrices([part], inner, [self._bias(name, expert, self.width, None)])
 
-    def _part(self, name: str, expert: int, size: int, width: int, rows: Rows | None) -> Part:
+    def _part(self, name: str, expert: int, size: int, width: int, order: Order | None) -> Part:
         if "{e}" in name:
-            return self.packer.part(name.replace("{e}", str(expert)), size, width, rows)
+            return self.packer.part(name.replace("{e}", str(expert)), size, width, order)
         slab = expert, self.experts.number
-        return self.packer.stacked_part(name, slab, size, width, rows, is_transposed=self.names.is_transposed)
+        return self.packer.stacked_part(name, slab, size, width, order, is_transposed=self.names.is_transposed)
 
-    def _bias(self, name: str, expert: int, size: int, rows: Rows | None) -> int | None:
+    def _bias(self, name: str, expert: int, size: int, order: Order | None) -> int | None:
         bias = name.removesuffix(".weight") + self.names.bias_ending
         own = bias.replace("{e}", str(expert))
         if not self.packer.has(own):
@@ -162,8 +162,8 @@ class _Experts:
                 raise _missing(own)
             return None
         if own != bias:
-            return self.packer.vector(own, size, rows)
-        return self.packer.stacked_vector(bias, (expert, self.experts.number), size, rows)
+            return self.packer.vector(own, size, order)
+        return self.packer.stacked_vector(bias, (expert, self.experts.number), size, order)
 
     def shared(self) -> tuple[Placed, Placed, Placed]:
         """The shared expert's matrices, and its gate; empty where there is none."""

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from kvist.model import convert
 from kvist.model.families import LatentNames, LatentSpec
-from kvist.model.weights import Make, Matrix, Packer, Placed, Rows, Stored
+from kvist.model.weights import Make, Matrix, Order, Packer, Placed, Rows, Stored
 from kvist.spec.model import LayerSpec
 
 Floats = npt.NDArray[np.float32]
-Find = Callable[[str, list[str], list[int], int, list[Rows | None]], Placed]
+Find = Callable[[str, list[str], list[int], int, list[Order | None]], Placed]
 """Places the matrix of a role, from its parts' names, numbers of rows, width, and row orders."""
 
 
@@ -70,14 +71,19 @@ def find_latent(
     )
 
 
-def _orders(latent: LatentSpec, heads: int) -> tuple[Rows | None, Rows | None]:
+def _orders(latent: LatentSpec, heads: int) -> tuple[Order | None, Order | None]:
     """Where rows of queries and latents stand in a file, so that rotated pairs come to lie half their width apart."""
     if not latent.is_interleaved:
         return None, None
-    turned = np.arange(latent.turned).reshape(-1, 2).T.reshape(-1)
-    query = np.concatenate([np.arange(latent.own), latent.own + turned])
-    queries = (np.arange(heads)[:, None] * query.size + query).reshape(-1)
-    return queries, np.concatenate([np.arange(latent.rank), latent.rank + turned])
+
+    def of(heads: int, own: int) -> Rows:
+        """``heads`` times rows of which those behind the first ``own`` are rotated."""
+        turned = np.arange(latent.turned).reshape(-1, 2).T.reshape(-1)
+        rows = np.concatenate([np.arange(own), own + turned])
+        found: Rows = (np.arange(heads)[:, None] * rows.size + rows).reshape(-1)
+        return found
+
+    return partial(of, heads, latent.own), partial(of, 1, latent.rank)
 
 
 def _expanding(packer: Packer, named: dict[str, str], latent: LatentSpec, heads: int) -> tuple[Matrix, Matrix]:

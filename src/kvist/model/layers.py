@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,8 @@ from kvist.model.expert_weights import ExpertWeights, find_experts
 from kvist.model.families import DecoderSpec, Family, Names
 from kvist.model.latent_weights import LatentWeights, find_latent
 from kvist.model.rope import attention_factor, frequencies
-from kvist.model.weights import Matrix, Packer, Part, Placed, Rows
+from kvist.model.unread import check_all_read
+from kvist.model.weights import Matrix, Order, Packer, Part, Placed, Rows
 from kvist.spec.model import LayerSpec, ModelSpec
 
 
@@ -121,7 +123,7 @@ class _Finder:
         names: list[str],
         sizes: list[int],
         width: int,
-        orders: list[Rows | None],
+        orders: list[Order | None],
         target: str | None = None,
     ) -> Placed:
         """The matrix of a role, from its parts' names, the rows of these tensors, and which of them in which order."""
@@ -213,9 +215,9 @@ class _Finder:
         names = [fused] if fused and self.packer.has(fused) else names
         q_rows, kv_rows = layer.num_heads * layer.k_dim, layer.num_kv_heads * layer.k_dim
         if len(names) == 1:
-            order = _grouped(layer) if self.names.has_grouped_qkv else None
+            order = functools.partial(_grouped, layer) if self.names.has_grouped_qkv else None
             return self.matrices("qkv", names, [q_rows + 2 * kv_rows], self.model.width, [order])
-        orders: list[Rows | None] = [None] * 3
+        orders: list[Order | None] = [None] * 3
         if self.names.has_paired_rows:
             orders = [_paired(heads, layer.k_dim) for heads in (layer.num_heads, layer.num_kv_heads)] + [None]
         return self.matrices("qkv", names, [q_rows, kv_rows, kv_rows], self.model.width, orders)
@@ -229,7 +231,7 @@ class _Finder:
             if self.spec.qk_norm == "head":
                 found.append(self.vector(name.format(n=number), layer.k_dim))
             elif self.spec.qk_norm == "each" and "{h}" in name:
-                parts = [name.format(n=number, h=head) for head in range(heads)]
+                parts = (name.format(n=number, h=head) for head in range(heads))
                 found.append(self.packer.vectors(parts, layer.k_dim))
             elif self.spec.qk_norm == "each":
                 found.append(self.vector(name.format(n=number), heads, columns=layer.k_dim))
@@ -238,9 +240,9 @@ class _Finder:
         return found[0], found[1]
 
 
-def _paired(num_heads: int, dim: int) -> Rows:
+def _paired(num_heads: int, dim: int) -> Order:
     """Where the rows of (d, d + half) order stand in a file that keeps rotated pairs side by side."""
-    return np.arange(num_heads * dim).reshape(num_heads, dim // 2, 2).swapaxes(1, 2).reshape(-1)
+    return lambda: np.arange(num_heads * dim).reshape(num_heads, dim // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
 def _grouped(layer: LayerSpec) -> Rows:
@@ -251,11 +253,21 @@ def _grouped(layer: LayerSpec) -> Rows:
     return np.concatenate([heads[:, :share].reshape(-1), heads[:, share].reshape(-1), heads[:, share + 1].reshape(-1)])
 
 
-def _halves(names: list[str], width: int, is_gated: bool) -> tuple[list[str], list[int], list[Rows | None]]:
+def _halves(names: list[str], width: int, is_gated: bool) -> tuple[list[str], list[int], list[Order | None]]:
     """Names, rows and row orders of gate and up: of two tensors, or of the two halves of one."""
     if is_gated and len(names) == 1:
-        return names * 2, [2 * width] * 2, [np.arange(width), np.arange(width, 2 * width)]
+        return (
+            names * 2,
+            [2 * width] * 2,
+            [functools.partial(np.arange, *ends) for ends in ((0, width), (width, 2 * width))],
+        )
     return names, [width] * len(names), [None] * len(names)
+
+
+def _required_biases(checkpoint: Checkpoint, family: Family) -> frozenset[str]:
+    """Of a GGUF file those that the family always has: what its config says of others is read off one tensor."""
+    unsaid = {"attention_bias": False, "mlp_bias": False} if checkpoint.format == "gguf" else {}
+    return family.required_biases({**checkpoint.config, **unsaid})
 
 
 def load_weights(
@@ -271,18 +283,19 @@ def load_weights(
 
     Raises:
         CheckpointError: a tensor is missing or of the wrong shape.
-        UnsupportedError: a tensor's type isn't one that kvist runs.
+        UnsupportedError: a tensor's type isn't one that kvist runs, or the forward pass has no use for it.
     """
     names = family.huggingface if checkpoint.format == "huggingface" else family.gguf
     names = family.named(checkpoint.config, names)
     prefix = next((p for p in names.prefixes if p + names.embedding in checkpoint.tensors), names.prefixes[0])
     packer = Packer(checkpoint, weights, prefix)
-    finder = _Finder(packer, names, model, spec, family.required_biases(checkpoint.config))
+    finder = _Finder(packer, names, model, spec, _required_biases(checkpoint, family))
     embedding, output = finder.embeddings(weights)
     context = model.context_length
     positions = packer.vector(names.positions, context, columns=model.width) if names.positions else -1
     layers = [finder.layer(number, layer) for number, layer in enumerate(model.layers)]
     final_norm = finder.norm(names.final_norm, spec.logit_scale)
+    check_all_read(checkpoint, packer.read, names, model)
     turns = tuple(
         Turn(rope.dim, packer.constant(frequencies(rope)), finder.number(attention_factor(rope))) for rope in spec.ropes
     )

@@ -217,6 +217,7 @@ def _queries(start: int, at: Columns, dim: int, limits: Limits) -> Extent:
 
 def _append(at: Columns, constants: tuple[int, ...], limits: Limits) -> Extents:
     dim, k_codec, v_codec = constants
+    assert 0 <= at.turned <= dim and at.turned % 2 == 0, (at.turned, dim)  # else heads, of q and of k, are left
     yield from _stored(at, dim, k_codec, v_codec, limits)
     yield _queries(at.q, at, dim, limits)
     yield _queries(at.sink_q, at, dim, limits)

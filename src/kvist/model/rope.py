@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
-from math import ceil, floor, inf, isfinite
+from math import ceil, floor, inf
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,10 @@ from kvist.errors import SpecError, UnsupportedError
 SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "factors")
 BY_CONTEXT = ("dynamic", "longrope")
 """Those that look at the context a model is opened with."""
+LEAST, MOST = 1e-6, 1e12
+"""No setting of a scaling is smaller or larger; what is, is damage, and its powers and quotients leave a float."""
 _OTHER_NAMES = {"su": "longrope", "ntk": "dynamic"}
+_LARGEST_BASE = 1e30
 _DIGITS = Context(prec=40)
 _TWO_PI = 6.283185307179586
 
@@ -45,9 +49,10 @@ class RopeSpec:
             raise UnsupportedError(
                 f"rope scaling {quote(self.scaling)} isn't supported; supported: {', '.join(SCALINGS)}"
             )
-        if self.dim < 2 or self.dim % 2 or self.base <= 0:
+        if self.dim < 2 or self.dim % 2 or not 1 <= self.base < inf:
             raise SpecError(
-                f"rotary positions need an even width of at least 2 and a base above 0, got {self.dim} and {self.base}"
+                "rotary positions need an even width of at least 2 and a finite base of at least 1, "
+                f"got {self.dim} and {self.base}"
             )
 
     @property
@@ -79,22 +84,31 @@ class RopeSpec:
         return bool(dict(self.settings).get(name))
 
     def setting(self, name: str, default: float | None = None) -> float:
-        """A number above 0; the ``default`` where there is none."""
+        """A number between ``LEAST`` and ``MOST``; the ``default`` where there is none."""
         number = dict(self.settings).get(name)
         number = default if number is None else number
-        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < inf:
-            raise SpecError(f"rope scaling {self.scaling} needs a number above 0 for {name}, got {number!r}")
+        if not _is_between(number):
+            raise self.wrong(f"a number from {LEAST:g} to {MOST:g}", name, number)
         return float(number)
 
     def factors(self, name: str = "factors") -> npt.NDArray[np.float64]:
         """Divisors, one for each pair of dims."""
         found = dict(self.settings).get(name)
-        numbers = found if isinstance(found, list) and all(type(number) in (int, float) for number in found) else []
-        if len(numbers) != self.dim // 2 or not all(0 < number < inf for number in numbers):
-            raise SpecError(
-                f"rope scaling {self.scaling} needs {self.dim // 2} numbers above 0 as {name}, got {len(numbers)}"
-            )
+        numbers, rule = found if isinstance(found, list) else [], f"{self.dim // 2} numbers from {LEAST:g} to {MOST:g}"
+        if len(numbers) != self.dim // 2:
+            raise SpecError(f"rope scaling {self.scaling} needs {rule} as {name}, got {len(numbers)}")
+        for place, number in enumerate(numbers):
+            if not _is_between(number):
+                raise self.wrong(rule, f"{name}, number {place}", number)
         return np.array(numbers, np.float64)
+
+    def wrong(self, rule: str, name: str, number: object) -> SpecError:
+        """The error to raise for a setting that isn't as the scaling needs it."""
+        return SpecError(f"rope scaling {self.scaling} needs {rule} for {name}, got {quote(repr(number))[1:-1]}")
+
+
+def _is_between(number: object) -> TypeGuard[int | float]:
+    return type(number) in (int, float) and LEAST <= number <= MOST  # type: ignore[operator]
 
 
 def rope_from_config(
@@ -119,15 +133,17 @@ def rope_from_config(
     name = str(scaling.get("rope_type") or scaling.get("type") or "default")
     base = scaling.get("rope_theta", config.get(keys[0], default_base))
     part = scaling.get("partial_rotary_factor", config.get(keys[1], default_part))
-    for key, number in ((keys[0], base), (keys[1], part)):
-        if not isinstance(number, int | float) or isinstance(number, bool) or not isfinite(number):
-            raise SpecError(f"{key} must be a finite number, got {number!r}")
+    if type(base) not in (int, float) or not 1 <= base <= _LARGEST_BASE:
+        raise SpecError(f"{keys[0]} must be a number from 1 to {_LARGEST_BASE:g}, got {quote(repr(base))[1:-1]}")
+    if type(part) not in (int, float) or not 0 < part <= 1:
+        raise SpecError(f"{keys[1]} must be a number above 0 and at most 1, got {quote(repr(part))[1:-1]}")
+    dim = int(head_dim * part + 1e-6)  # 176 * (30 / 176) is a hair less than 30
+    if dim < 2 or dim % 2:
+        raise SpecError(f"{keys[1]} {part} rotates {dim} of a head's {head_dim} dims; an even number of them is needed")
     settings = {"max_position_embeddings": config.get("max_position_embeddings"), **scaling}
     original = config.get("original_max_position_embeddings", scaling.get("original_max_position_embeddings"))
     settings["original_max_position_embeddings"] = original or settings["max_position_embeddings"]
-    return RopeSpec(
-        int(head_dim * float(part)), float(base), _OTHER_NAMES.get(name, name), tuple(sorted(settings.items()))
-    )
+    return RopeSpec(dim, float(base), _OTHER_NAMES.get(name, name), tuple(sorted(settings.items())))
 
 
 def frequencies(rope: RopeSpec) -> npt.NDArray[np.float32]:
@@ -162,6 +178,8 @@ def attention_factor(rope: RopeSpec) -> float:
         return rope.setting("attention_factor")
     factor = _stretch(rope)
     if rope.scaling == "longrope":
+        if rope.original_context < 2:
+            raise rope.wrong("2 or more", "original_max_position_embeddings", rope.original_context)
         ratio = _DIGITS.divide(_log(max(factor, 1.0)), _log(rope.original_context))
         return float(_DIGITS.sqrt(1 + ratio))
     if rope.is_set("mscale") and rope.is_set("mscale_all_dim"):
@@ -195,6 +213,9 @@ def _dynamic_base(base: Decimal, rope: RopeSpec) -> Decimal:
 def _yarn(plain: npt.NDArray[np.float64], rope: RopeSpec) -> npt.NDArray[np.float64]:
     """Pairs that turn often in the original context are kept, others divided, a ramp between (Peng et al., 2023)."""
 
+    if rope.base <= 1:
+        raise rope.wrong("a number above 1", "rope_theta", rope.base)
+
     def pair_that_turns(turns: float) -> float:
         ratio = _log(rope.original_context / (turns * _TWO_PI))
         return float(_DIGITS.divide(rope.dim * ratio, 2 * _log(rope.base)))
@@ -202,7 +223,7 @@ def _yarn(plain: npt.NDArray[np.float64], rope: RopeSpec) -> npt.NDArray[np.floa
     low, high = pair_that_turns(rope.setting("beta_fast", 32.0)), pair_that_turns(rope.setting("beta_slow", 1.0))
     if dict(rope.settings).get("truncate", True):
         low, high = floor(low), ceil(high)
-    low, high = max(low, 0), min(high, rope.dim - 1)
+    low, high = float(max(low, 0)), float(min(high, rope.dim - 1))
     ramp = np.clip((np.arange(rope.dim // 2) - low) / (high - low if high != low else 0.001), 0, 1)
     divided: npt.NDArray[np.float64] = plain / _stretch(rope) * ramp + plain * (1 - ramp)
     return divided
@@ -211,6 +232,8 @@ def _yarn(plain: npt.NDArray[np.float64], rope: RopeSpec) -> npt.NDArray[np.floa
 def _llama3(plain: npt.NDArray[np.float64], rope: RopeSpec) -> npt.NDArray[np.float64]:
     """Long wavelengths are divided by the factor, short ones kept, those between interpolated (Llama 3.1)."""
     factor, low, high = rope.setting("factor"), rope.setting("low_freq_factor"), rope.setting("high_freq_factor")
+    if low >= high:
+        raise rope.wrong(f"a number below high_freq_factor {high:g}", "low_freq_factor", low)
     context = rope.setting("original_max_position_embeddings")
     turns = context * plain / _TWO_PI
     blend = (turns - low) / (high - low)

@@ -7,14 +7,14 @@ Matrices of one role whose parts share a type are stacked into one (q, k and v; 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from kvist.checkpoint.files import Checkpoint, Composed, find_tensor, quote
+from kvist.checkpoint.files import Checkpoint, Composed, TensorInfo, find_tensor, quote
 from kvist.errors import CheckpointError, UnsupportedError
 from kvist.kernels import matmul, packing
 from kvist.kernels.arena import new_arena
@@ -25,6 +25,8 @@ from kvist.model import convert
 from kvist.model.kept import CODES_AS_Q8, EXACT_AS_Q8, INTEGERS, KEPT_AS
 
 Rows = npt.NDArray[np.int64]
+Order = Callable[[], Rows]
+"""Makes the list of a tensor's rows in the order they are wanted, once the tensor is known to have them."""
 Arena = npt.NDArray[np.uint8]
 Fill = Callable[[Arena], Iterator[Callable[[], None]]]
 """Given the arena, the jobs that fill a place in it, to be run on any thread."""
@@ -91,7 +93,10 @@ Make = Callable[[int], npt.NDArray[np.float32]]
 
 
 class Packer:
-    """Plans the arena place by place, then fills it. Places are multiples of 64 bytes."""
+    """Plans the arena place by place, then fills it. Places are multiples of 64 bytes.
+
+    ``read``: the file's names of the tensors that have a place.
+    """
 
     def __init__(self, checkpoint: Checkpoint, weights: str | None, prefix: str) -> None:
         convert.check_weights(weights)
@@ -100,11 +105,18 @@ class Packer:
         self._prefix = prefix
         self._size = 0
         self._fills: list[Fill] = []
+        self.read: set[str] = set()
         self.type_bytes: dict[str, int] = {}
 
     def _full(self, name: str) -> str:
         """The name with the file's prefix, unless it stands in the file without."""
         return name if name in self._checkpoint.tensors else self._prefix + name
+
+    def _find(self, name: str) -> TensorInfo:
+        """The tensor's description, which is thereby read."""
+        info = find_tensor(self._checkpoint, self._full(name))
+        self.read.add(info.name)
+        return info
 
     def has(self, name: str) -> bool:
         return self._full(name) in self._checkpoint.tensors
@@ -128,7 +140,7 @@ class Packer:
         self,
         name: str,
         width: int,
-        rows: Rows | None = None,
+        order: Order | None = None,
         *,
         columns: int = 1,
         plus: float = 0.0,
@@ -140,17 +152,17 @@ class Packer:
         """
         numbers = self._numbers(name, (width,) if columns == 1 else (width, columns))
         numbers = (numbers + np.float32(plus)) * np.float32(times) if (plus, times) != (0.0, 1.0) else numbers
-        numbers = numbers if rows is None else numbers[rows]
+        numbers = numbers if order is None else numbers[order()]
         return self.constant(numbers, padded(numbers.size))
 
-    def vectors(self, names: list[str], width: int) -> int:
+    def vectors(self, names: Iterable[str], width: int) -> int:
         """Place vectors behind one another; returns the first one's offset."""
         numbers = np.concatenate([self._numbers(name, (width,)) for name in names])
         return self.constant(numbers, padded(numbers.size))
 
     def _numbers(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """A tensor of floats, flat."""
-        info = find_tensor(self._checkpoint, self._full(name))
+        info = self._find(name)
         if info.shape != shape or info.type not in convert.ELEMENT_BYTES:
             raise CheckpointError(
                 f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {shape} of floats is needed'
@@ -163,7 +175,7 @@ class Packer:
         name: str,
         num_rows: int,
         width: int,
-        rows: Rows | None = None,
+        order: Order | None = None,
         *,
         is_transposed: bool = False,
         may_be_longer: bool = False,
@@ -172,7 +184,7 @@ class Packer:
 
         Of one that ``may_be_longer`` the first ``num_rows`` are taken: vocabularies are padded with rows of no token.
         """
-        info = find_tensor(self._checkpoint, self._full(name))
+        info = self._find(name)
         shape = (width, num_rows) if is_transposed else (num_rows, width)
         is_longer = may_be_longer and info.shape[1:] == shape[1:] and info.shape[:1] > shape[:1]
         if info.shape != shape and not is_longer:
@@ -181,7 +193,7 @@ class Packer:
             raise CheckpointError(
                 f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed'
             )
-        return Part(info.name, info.type, np.arange(num_rows) if rows is None else rows, is_transposed)
+        return Part(info.name, info.type, order() if order else np.arange(num_rows), is_transposed)
 
     def stacked_part(
         self,
@@ -189,12 +201,12 @@ class Packer:
         slab: tuple[int, int],
         num_rows: int,
         width: int,
-        rows: Rows | None = None,
+        order: Order | None = None,
         *,
         is_transposed: bool = False,
     ) -> Part:
         """Return one of the matrices of a tensor that has several, (which, of how many), as a part of a matrix."""
-        info, (number, count) = find_tensor(self._checkpoint, self._full(name)), slab
+        info, (number, count) = self._find(name), slab
         is_transposed = is_transposed and info.name not in self._checkpoint.composed  # which have outputs first
         shape = (count, width, num_rows) if is_transposed else (count, num_rows, width)
         if info.shape != shape:
@@ -203,27 +215,27 @@ class Packer:
             raise CheckpointError(
                 f'tensor "{info.name}" is stored transposed and has type {info.type}; floats are needed'
             )
-        order = np.arange(num_rows) if rows is None else rows
+        rows = order() if order else np.arange(num_rows)
         if is_transposed:
-            return Part(info.name, info.type, order, is_transposed, slab)
-        return Part(info.name, info.type, order + number * num_rows)
+            return Part(info.name, info.type, rows, is_transposed, slab)
+        return Part(info.name, info.type, rows + number * num_rows)
 
     def row_part(self, name: str, width: int) -> Part:
         """Return a matrix of one row, which may be stored as a vector."""
-        info = find_tensor(self._checkpoint, self._full(name))
+        info = self._find(name)
         if info.shape not in ((width,), (1, width)):
             raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {(1, width)}')
         return Part(info.name, info.type, np.arange(1))
 
-    def stacked_vector(self, name: str, slab: tuple[int, int], width: int, rows: Rows | None = None) -> int:
+    def stacked_vector(self, name: str, slab: tuple[int, int], width: int, order: Order | None = None) -> int:
         """Place one of the vectors of a tensor that has several, (which, of how many), as f32; returns its offset."""
-        info, (number, count) = find_tensor(self._checkpoint, self._full(name)), slab
+        info, (number, count) = self._find(name), slab
         if info.shape != (count, width) or info.type not in convert.ELEMENT_BYTES:
             raise CheckpointError(
                 f'tensor "{info.name}" has shape {info.shape} and type {info.type}; {count} x {width} floats are needed'
             )
         numbers = convert.to_f32(self._checkpoint.raw(info.name).reshape(count, -1)[number : number + 1], info.type)[0]
-        numbers = numbers if rows is None else numbers[rows]
+        numbers = numbers if order is None else numbers[order()]
         return self.constant(numbers, padded(numbers.size))
 
     def matrices(
@@ -307,7 +319,7 @@ class Packer:
 
     def stored(self, name: str, shape: tuple[int, ...]) -> Stored:
         """Return a tensor's bytes and type; raises CheckpointError where its shape is another."""
-        info = find_tensor(self._checkpoint, self._full(name))
+        info = self._find(name)
         if info.shape != shape:
             raise CheckpointError(f'tensor "{info.name}" has shape {info.shape}; its config says {shape}')
         return Stored(self._checkpoint.raw(info.name), info.type)

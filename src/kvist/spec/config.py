@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from kvist.errors import SpecError
 from kvist.spec import attention, layer_types
 from kvist.spec.attention import HEADS, KV_HEADS, WIDTH, Heads
-from kvist.spec.experts import Experts, layer_experts
+from kvist.spec.experts import Experts, check_chosen, layer_experts
 from kvist.spec.fields import Fields
 from kvist.spec.model import CrossAttention, LayerKind, LayerSpec, ModelSpec
 from kvist.spec.model_types import ALIASES, MODEL_TYPES, TEXT_PARTS, ModelType, class_defaults
@@ -74,6 +74,12 @@ def model_spec_from_config(config: Mapping[str, object]) -> ModelSpec:
     if text is config:
         defaults = {key: value for key, value in defaults.items() if key not in _ESSENTIAL}
     return _build(name, model_type, Fields(text, defaults), Fields(config, {}))
+
+
+def check_vocabulary(model: ModelSpec) -> None:
+    """Raise SpecError where a config that suffices for a plan doesn't for a run: it says of no vocabulary."""
+    if not model.vocab_size:
+        raise SpecError("the config doesn't say vocab_size; without it the number of logits is unknown")
 
 
 def text_part(config: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
@@ -138,13 +144,17 @@ def _parameters(
 
 
 def _experts(name: str, fields: Fields, num_layers: int) -> tuple[Experts | None, ...]:
-    """Return each layer's experts as far as the config settles them: a cache can be planned without."""
+    """Return each layer's experts as far as the config settles them: a cache can be planned without.
+
+    Raises SpecError where what it says of them can't be.
+    """
     rules = WEIGHT_RULES.get(ALIASES.get(name, name))
     if rules is None or rules.experts is None:
         return ()
     try:
         return layer_experts(rules.experts, fields, num_layers)
     except SpecError:
+        check_chosen(fields)
         return ()
 
 

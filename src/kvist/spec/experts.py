@@ -96,6 +96,15 @@ class Experts:
             raise SpecError(f"a token uses 1 to {self.number} of {self.number} experts, got {self.chosen}")
 
 
+def check_chosen(fields: Fields) -> None:
+    """Raise SpecError where a config says that a token uses more experts than there are, or none."""
+    number = fields.maybe_count(*NUM_EXPERTS)
+    chosen = fields.maybe_count(*PER_TOKEN)
+    if number is not None and chosen is not None and chosen > number:
+        key = next(key for key in PER_TOKEN if fields.value(key) is not None)
+        raise SpecError(f"{key} in the config must be between 1 and its {number} experts, got {chosen}")
+
+
 @dataclass(frozen=True)
 class ExpertRules:
     """The experts of a layer: ``where`` they are, and how wide what stands beside them is.

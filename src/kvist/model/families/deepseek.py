@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kvist.checkpoint.files import quote
-from kvist.errors import UnsupportedError
+from kvist.errors import SpecError, UnsupportedError
 from kvist.model.families.llama import LLAMA_GGUF, LLAMA_HF, llama
 from kvist.model.families.mixture import FUSED, GGUF, SEPARATE, is_normed
 from kvist.model.families.settings import number_setting
@@ -62,6 +62,8 @@ def deepseek(config: Mapping[str, object], _head_dim: int) -> DecoderSpec:
     own, turned = fields.count("qk_nope_head_dim"), fields.count("qk_rope_head_dim")
     spec = llama(config, turned)
     assert spec.rope is not None
+    if spec.rope.dim != turned:
+        raise SpecError(f"partial_rotary_factor must be 1 in a model with latents, got {spec.rope.dim / turned:g}")
     check_widths(fields)
     latent = LatentSpec(
         rank=fields.count("kv_lora_rank"),
