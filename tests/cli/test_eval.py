@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setattr(jit, "cache_root", lambda: tmp_path / "cache")
     monkeypatch.setattr(files, "load_tokenizer", lambda _: byte_tokenizer())
     (tmp_path / "text.txt").write_bytes(b"The quick brown fox jumps over the lazy dog. " * 20)
-    return str(write_directory(tiny_model("llama", 6), tmp_path / "model"))
+    made = tiny_model("llama", 6)
+    return str(write_directory(replace(made, config=made.config | {"vocab_size": 258}), tmp_path / "model"))
 
 
 class Beginning:
@@ -38,6 +40,7 @@ class Beginning:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.eos_token_ids = tokenizer.eos_token_ids
+        self.vocab_size, self.special_token_ids = tokenizer.vocab_size, tokenizer.special_token_ids
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [1] * add_special_tokens + self._tokenizer.encode(text, add_special_tokens=False)
