@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracles_llamacpp.record_weights import BLOCKS_FILE, block_types, numbers_of, recorded_arrays
 from oracles_llamacpp.runtime import logits
-from oracles_llamacpp.wide_llama import FTYPES, LLAMA, write_as
+from oracles_llamacpp.wide_llama import FTYPES, LLAMA, MIXTRAL_OF_ALL, write_as
 from tiny.blocks import unpacked
 from tiny.compare import TOLERANCE, row_errors
 from tiny.held import check_type
@@ -50,7 +50,12 @@ def test_logits_are_those_of_the_numbers(made: tuple[Path, Path], measured) -> N
     assert error < TOLERANCE
 
 
-def test_logits_with_int8_inputs(made: tuple[Path, Path], measured) -> None:
+def test_logits_with_int8_inputs(made: tuple[Path, Path], measured, tmp_path: Path) -> None:
+    """Of experts that are nearly as likely int8 may choose the other, whatever weights are stored as, and that row's
+    logits are another expert's: so here every token takes all of them. Who chooses is compared in f32, above.
+    """
+    if made[0].stem == "MXFP4_MOE":
+        made = write_as("MXFP4_MOE", tmp_path, MIXTRAL_OF_ALL)
     ids = LLAMA.prompt(60)
     expected = logits(made[1], ids)
     with LLM(made[0], cache=F32) as llm:

@@ -30,11 +30,11 @@ _CONFIG = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
-_EXPERTS = {"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": None}
-# All three for every token: of two that are nearly as likely activations in 8 bits may choose the other, whatever the
-# weights are stored as, and that row's logits are another expert's. Which are chosen is tests/oracles' to compare.
+_EXPERTS = {"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": None}
 LLAMA = TinyModel("llama-wide", _CONFIG, seed=512)
 MIXTRAL = TinyModel("mixtral-wide", _CONFIG | _EXPERTS, seed=513)
+MIXTRAL_OF_ALL = TinyModel("mixtral-wide-all", {**MIXTRAL.config, "num_experts_per_tok": 3}, seed=513)
+"""The same with every expert for every token, so that no rounding decides which are chosen."""
 
 FTYPES = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q2_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M"),
@@ -44,13 +44,18 @@ FTYPES = (
 """What files are made as. MXFP4 is for experts alone; NVFP4 is in llama.cpp's list, but not among what it makes."""
 
 
-def write_as(ftype: str, directory: Path) -> tuple[Path, Path]:
+def model_of(ftype: str) -> TinyModel:
+    """The model that files of this kind are made of."""
+    return MIXTRAL if ftype == "MXFP4_MOE" else LLAMA
+
+
+def write_as(ftype: str, directory: Path, model: TinyModel | None = None) -> tuple[Path, Path]:
     """A file made by llama.cpp's quantiser, and the same with its numbers as f32, by llama.cpp's dequantiser.
 
     The types that need to know which inputs matter are told that all do alike.
     """
     source = directory / "f32.gguf"
-    write_gguf(MIXTRAL if ftype == "MXFP4_MOE" else LLAMA, source)
+    write_gguf(model or model_of(ftype), source)
     importance = {name: info.shape[-1] for name, info in GgufFile(source).tensors.items() if len(info.shape) == 2}
     path = quantise(source, directory / f"{ftype}.gguf", ftype, importance)
     return path, quantise(path, directory / f"{ftype}-f32.gguf", "F32")
