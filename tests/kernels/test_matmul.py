@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from proof.line import Arena, made, new_table, new_work, run_line
 from tiny.blocks import FOUR_BIT_TYPES, WEIGHT_TYPES, packed
 from tiny.stream import Stream
 
-from kvist.kernels import elementwise, matmul, packing
+from kvist.kernels import elementwise, matmul, packing, target
 from kvist.kernels.layout import (
     GROUP,
     GROUP_BYTES,
@@ -40,6 +41,7 @@ class Product:
 
     def __init__(self, form: str) -> None:
         self.form, self.is_quantised = form, form.startswith("q")
+        self.kernel = made(matmul.matmul_kernel, matmul.FORMS[form])
         self.width = WIDTH = 256 if form == "q4_k" else 96
         self.weights, order = packed(form, ROWS_OUT, WIDTH, 7), np.full(padded(ROWS_OUT, PANEL_ROWS), -1, np.int64)
         order[:ROWS_OUT] = np.arange(ROWS_OUT)
@@ -72,7 +74,7 @@ class Product:
         chunk_panels, chunk_rows = min(chunk_panels, self.num_panels), min(chunk_rows, rows)
         num_chunks = -(-self.num_panels // chunk_panels) * -(-rows // chunk_rows)
         run_line(
-            made(matmul.matmul_kernel, matmul.FORMS[self.form]), matmul.MM, num_chunks, weights=weights, work=work,
+            self.kernel, matmul.MM, num_chunks, weights=weights, work=work,
             table=new_table(scratch=scratch, **counts), w=w, panels=self.num_panels, width=self.width, x=x,
             x_stride=x_stride, out=out, out_stride=4 * self.old.shape[1], bias=bias, adds=int(adds),
             is_last=int(is_last), chunk_panels=chunk_panels, chunk_rows=chunk_rows, stride_panels=2,
@@ -113,6 +115,19 @@ def test_a_bias_and_what_is_there_already_are_added_in_this_order(product: Produ
 def test_a_row_is_the_same_in_any_company(product: Product, rows: int) -> None:
     assert np.array_equal(product.run(rows), product.whole[:rows])
     assert np.array_equal(product.run(rows, first=MOST - rows), product.whole[MOST - rows :])
+
+
+@pytest.mark.parametrize("form", ["f32", "q8_0", "q4_1"])
+@pytest.mark.parametrize(("tile_rows", "pair_rows", "pairs_from"), [(4, 0, 0), (6, 0, 0), (4, 5, 5), (6, 5, 13)])
+def test_any_tiles(form: str, tile_rows: int, pair_rows: int, pairs_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors differ in how many rows and panels they take at a time, and in nothing else."""
+    product = Product(form)
+    host = target.current()
+    tiles = replace(host, tile_rows=tile_rows, pair_rows=pair_rows, pairs_from=pairs_from)
+    monkeypatch.setattr(target, "current", lambda: tiles)
+    product.kernel = matmul.matmul_kernel(matmul.FORMS[form])
+    for rows in range(1, MOST + 1):
+        assert np.array_equal(product.run(rows, chunk_panels=4), product.whole[:rows])
 
 
 @settings(max_examples=25)

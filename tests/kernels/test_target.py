@@ -70,6 +70,19 @@ def test_what_numba_is_told(
     target.check_supported()
 
 
+@pytest.mark.parametrize(
+    ("host_name", "name", "is_paired"),
+    [("icelake-server", None, True), ("znver4", None, False), ("znver5", None, False), ("znver4", "cascadelake", True)],
+)
+def test_amd_multiplies_quantised_weights_by_one_panel(
+    monkeypatch: pytest.MonkeyPatch, host_name: str, name: str | None, is_paired: bool
+) -> None:
+    monkeypatch.setattr(target.binding, "get_host_cpu_name", lambda: host_name)
+    told(monkeypatch, name, None)
+    assert bool(target.current().pairs_from) == is_paired
+    assert target.current().pair_rows
+
+
 def test_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target.platform, "machine", lambda: "aarch64")
     host(monkeypatch, "+neon,+fp-armv8")

@@ -180,7 +180,7 @@ def latent_attention_kernel(dim: int, rank: int, k_codec: int, share: int) -> An
 def tiles(weights, panel, work, x, x_stride, row, num_rows, width, out, out_stride, rows, form):
     """As many tiles of ``rows`` rows times one panel as there are left; returns the next row."""
     while row + value(rows) <= num_rows:
-        acc = dots_floats(weights, panel, work, x + row * x_stride, x_stride, width, rows, form)
+        acc = dots_floats(weights, panel, np.int64(0), work, x + row * x_stride, x_stride, width, rows, form)
         store_rows(work, out + row * out_stride, out_stride, acc)
         row += value(rows)
     return row

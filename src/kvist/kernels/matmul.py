@@ -96,7 +96,7 @@ def load_pair(memory, panel, k, form):
 
 
 @inline
-def dots_floats(weights, panel, work, x, stride, width, rows, form):
+def dots_floats(weights, panel, ahead, work, x, stride, width, rows, form):
     """[rows, 16] dot products; even and odd inputs apart, added at the end."""
     even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
     for k in range(0, width, 2):
@@ -141,27 +141,27 @@ def start_of(work, sums, stride, rows, zero_point):
 
 
 @inline
-def ask_for_next(weights, at, width, rows, form):
-    """Ask for what is multiplied next, while the group at ``at`` is: the same group of the next panel in a full tile.
+def ask_for_next(weights, at, ahead, rows, form):
+    """Ask for what is multiplied next, while the group at ``at`` is: the same group of the next panel in a large tile.
 
     There is work enough meanwhile, and another tile of this panel may follow, in which nothing would be asked for.
     """
     if value(rows) > 2:
         for line in range(Q8_0_LINES if value(form) == Q8_0 else Q4_LINES):
-            prefetch(weights, at + panel_bytes(width, form) + line * LINE_BYTES)
+            prefetch(weights, at + ahead + line * LINE_BYTES)
     elif value(form) == Q8_0:
         prefetch(weights, at + AHEAD)
 
 
 @inline
-def dots_q8(weights, panel, work, x, stride, width, rows, form):
+def dots_q8(weights, panel, ahead, work, x, stride, width, rows, form):
     """[rows, 16] dot products with 8-bit weights."""
     acc = zero_f32(rows, LANES)
     scales = x + width
     count = width // GROUP
     for g in range(count):
         at = panel + g * Q8_0_BYTES
-        ask_for_next(weights, at, width, rows, form)
+        ask_for_next(weights, at, ahead, rows, form)
         total = start_of(work, scales + (count + g) * 4, stride, rows, -128)
         for j in range(8):
             w = load_i32(weights, at + j * 64, LANES)
@@ -208,14 +208,14 @@ def zero_point(form):
 
 
 @inline
-def dots_q4(weights, panel, work, x, stride, width, rows, form):
+def dots_q4(weights, panel, ahead, work, x, stride, width, rows, form):
     """[rows, 16] dot products with 4-bit weights."""
     acc = zero_f32(rows, LANES)
     scales = x + width
     count = width // GROUP
     for g in range(count):
         at = q4_group(panel, g, form)
-        ask_for_next(weights, at, width, rows, form)
+        ask_for_next(weights, at, ahead, rows, form)
         total = start_of(work, scales + (count + g) * 4, stride, rows, zero_point(form))
         for j in range(4):
             w = load_i32(weights, at + j * 64, LANES)
@@ -355,22 +355,37 @@ def write_tile(weights, work, task, row, out, bias, acc, rows):
 
 
 @inline
-def tiles(weights, panel, work, task, row, ways, rows):
-    """As many tiles of ``rows`` rows times one panel as there are left; returns the next row."""
-    while row + value(rows) <= task.end_row:
-        at = task.x + row * task.x_stride
-        acc = ways.dots(weights, panel, work, at, task.x_stride, task.width, rows, ways.form)
-        write_tile(weights, work, task, row, task.out, task.bias, acc, rows)
-        row += value(rows)
-    return row
+def tile(weights, panel, ahead, work, task, row, ways, rows):
+    """``rows`` rows from ``row`` on times one panel."""
+    at = task.x + row * task.x_stride
+    acc = ways.dots(weights, panel, ahead, work, at, task.x_stride, task.width, rows, ways.form)
+    write_tile(weights, work, task, row, task.out, task.bias, acc, rows)
 
 
 @called
-def multiply_panel(weights, panel, work, task, ways):
-    """The task's rows times one panel."""
-    row = tiles(weights, panel, work, task, task.row, ways, ways.rows)
-    row = tiles(weights, panel, work, task, row, ways, static(2))
-    tiles(weights, panel, work, task, row, ways, static(1))
+def multiply_panel(weights, panel, ahead, work, task, ways):
+    """The task's rows times one panel, in as few tiles as can be, as even as can be.
+
+    ``ahead``: how many bytes further the panel stands that this thread multiplies with next.
+    """
+    row, most = task.row, value(ways.rows)
+    while row < task.end_row:
+        left = task.end_row - row
+        count = (left + most - 1) // most
+        rows = (left + count - 1) // count
+        if rows == 1:
+            tile(weights, panel, ahead, work, task, row, ways, static(1))
+        elif rows == 2:
+            tile(weights, panel, ahead, work, task, row, ways, static(2))
+        elif rows == 3:
+            tile(weights, panel, ahead, work, task, row, ways, static(3))
+        elif rows == 4 or value(ways.rows) == 4:
+            tile(weights, panel, ahead, work, task, row, ways, static(4))
+        elif rows == 5:
+            tile(weights, panel, ahead, work, task, row, ways, static(5))
+        else:
+            tile(weights, panel, ahead, work, task, row, ways, static(6))
+        row += rows
 
 
 @inline
@@ -457,19 +472,19 @@ def task_of(chunk, line, program, table, across):
 
 @inline
 def multiply_two(weights, at, size, work, scratch, task, ahead, ways, pairs):
-    """The task's rows times the two panels from ``at`` on, of ``size`` bytes each."""
+    """The task's rows times the two panels from ``at`` on, of ``size`` bytes each, two panels at a time."""
     row = task.row
     if task.end_row - row >= value(pairs.least):
         row = multiply_pair(weights, at, at + size, work, scratch, task, ahead, pairs)
     for panel in range(2):
-        multiply_panel(weights, at + panel * size, work, rest_of(task, row, panel), ways)
+        multiply_panel(weights, at + panel * size, size, work, rest_of(task, row, panel), ways)
 
 
 @inline
 def multiply_two_singly(weights, at, size, work, scratch, task, ahead, ways, pairs):
-    """The same where no two panels fit the registers at a time."""
-    for panel in range(2):
-        multiply_panel(weights, at + panel * size, work, rest_of(task, task.row, panel), ways)
+    """The same where that is slower: one panel after the other."""
+    multiply_panel(weights, at, size, work, task, ways)
+    multiply_panel(weights, at + size, ahead[0] - at - size, work, rest_of(task, task.row, 1), ways)
 
 
 @inline
@@ -487,16 +502,18 @@ def multiply_panels(weights, work, scratch, w, panels, p, end, step, task, ways,
             multiply_two(weights, at, size, work, scratch, rest_of(task, task.row, p), ahead, ways, pairs)
             p += 2
     while p < end:
-        multiply_panel(weights, w + p * size, work, rest_of(task, task.row, p), ways)
+        multiply_panel(weights, w + p * size, size, work, rest_of(task, task.row, p), ways)
         p += 1
 
 
 @inline
 def multiply_singly(weights, work, scratch, w, panels, p, end, step, task, ways, pairs):
-    """The same where no two panels fit the registers at a time."""
+    """The same where that is slower: one panel after the other."""
     size = panel_bytes(task.width, ways.form)
+    after = min(p + step, panels - 1)
     for panel in range(p, end):
-        multiply_panel(weights, w + panel * size, work, rest_of(task, task.row, panel), ways)
+        ahead = size if panel + 1 < end else (after - panel) * size
+        multiply_panel(weights, w + panel * size, ahead, work, rest_of(task, task.row, panel), ways)
 
 
 @inline
@@ -523,6 +540,8 @@ def num_tile_rows(form: int) -> tuple[int, int, int, int]:
     """
     chosen = target.current()
     least = chosen.pairs_from if form > BF16 else chosen.pair_rows
+    if not least:
+        return chosen.tile_rows, 0, 0, 0
     return chosen.tile_rows, chosen.pair_rows, chosen.pair_rows - 1, least
 
 

@@ -27,8 +27,8 @@ class Target:
     """What kernels are compiled for: ``name`` is avx512vnni, avx512, avx2, neon or generic.
 
     ``tile_rows`` are most rows of a tile of one panel, ``pair_rows`` of one of two (0: there are none); quantised
-    weights are multiplied two panels at a time from ``pairs_from`` rows on. ``query_rows`` are most queries of a group
-    in attention.
+    weights are multiplied two panels at a time from ``pairs_from`` rows on (0: never). ``query_rows`` are most queries
+    of a group in attention.
     """
 
     name: str
@@ -51,11 +51,18 @@ def features() -> frozenset[str]:
     return frozenset(name for name, is_on in binding.get_host_cpu_features().items() if is_on)
 
 
+def _processor() -> str:
+    """The processor that Numba compiles for, by LLVM's name."""
+    return str(config.CPU_NAME or binding.get_host_cpu_name())
+
+
 @functools.cache
 def current() -> Target:
     """The target of this process."""
     found = features()
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
+        if _processor().startswith("znver"):
+            return Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6)
         return Target("avx512vnni", tile_rows=4, pair_rows=5, query_rows=6, pairs_from=13)
     if {"avx512f", "avx512bw"} <= found:
         return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, pairs_from=13)

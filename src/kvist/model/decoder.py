@@ -6,6 +6,7 @@ don't depend on how tokens are divided into passes, on what else is in a pass, o
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Sequence as Many
@@ -39,7 +40,7 @@ from kvist.spec.model import ModelSpec
 
 __all__ = ["Decoder", "Part", "load_decoder"]
 
-FEW_ROWS, FEW_EXPERT_ROWS = 16, 8
+FEW_ROWS, FEW_EXPERT_ROWS = 22, 8
 """Fewer rows than these run the program that is divided for few; with experts, which it reads anew for each pick."""
 
 SPLIT_CHUNKS = 1
@@ -48,7 +49,14 @@ SPLIT_CHUNKS = 1
 ROW_CHUNKS = 4
 """Chunks a thread, about, of what works row by row: each claim of a chunk takes a cache line from the other threads."""
 
+FEW_OUTPUTS = 2
+"""Rows of logits, at most, whose largest are found one by one."""
+
 _SEGMENT_COLUMNS = np.arange(SEGMENT)
+
+
+Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+"""Rows of logits [rows, V], and the largest of each segment of them [rows, segments]."""
 
 
 class _Workspace:
@@ -76,11 +84,20 @@ class _Workspace:
     def _allocate(self, num_outputs: int) -> None:
         self.work = new_arena(self.logits + num_outputs * self.logits_stride)
         self.status = self.work[STATUS : STATUS + 8].view(np.int64)
+        self._outputs: dict[int, Outputs] = {}
 
     def make_room(self, num_outputs: int) -> None:
         """Make the arena large enough for ``num_outputs`` rows of logits."""
         if self.logits + num_outputs * self.logits_stride > self.work.size:
             self._allocate(num_outputs)
+
+    def outputs(self, num_outputs: int, vocab_size: int) -> Outputs:
+        """So many rows of logits and their peaks, where they stand; made once, since making views takes its time."""
+        if num_outputs not in self._outputs:
+            rows = self.work[self.logits : self.logits + num_outputs * self.logits_stride].view(np.float32)
+            rows = rows.reshape(num_outputs, self.logits_stride // 4)
+            self._outputs[num_outputs] = rows[:, :vocab_size], rows[:, self.peaks : self.peaks + self.num_peaks]
+        return self._outputs[num_outputs]
 
 
 class Decoder:
@@ -163,6 +180,11 @@ class Decoder:
     def best_ids(self) -> list[int]:
         """Return the id of the largest logit of each row that the last pass gave, the lowest where several are."""
         logits, peaks = self._last
+        if len(logits) <= FEW_OUTPUTS:
+            starts = [int(row.argmax()) * SEGMENT for row in peaks]
+            return [
+                start + int(row[start : start + SEGMENT].argmax()) for row, start in zip(logits, starts, strict=True)
+            ]
         columns = (peaks.argmax(axis=1) * SEGMENT)[:, None] + _SEGMENT_COLUMNS
         np.minimum(columns, self.spec.vocab_size - 1, out=columns)
         rows = np.arange(len(logits))
@@ -262,11 +284,8 @@ class Decoder:
 
     def _logits(self, space: _Workspace, num_outputs: int) -> npt.NDArray[np.float32]:
         """The rows of logits, where they stand."""
-        at, stride = space.logits, space.logits_stride
-        rows = space.work[at : at + num_outputs * stride].view(np.float32).reshape(num_outputs, stride // 4)
-        logits, peaks = rows[:, : self.spec.vocab_size], rows[:, space.peaks : space.peaks + space.num_peaks]
-        self._last = logits, peaks
-        if num_outputs and not np.isfinite(peaks.max()):  # NaN is the largest of all; minus infinity harms nobody
+        self._last = logits, peaks = space.outputs(num_outputs, self.spec.vocab_size)
+        if num_outputs and not math.isfinite(peaks.max()):  # NaN is the largest of all; minus infinity harms nobody
             raise NumericsError(
                 "the model's logits hold NaN or infinity; its weights are damaged, or too small a type for it"
             )

@@ -302,7 +302,7 @@ class Writer:
     ) -> None:
         """Input times each matrix of a role, to (or, ``adds``, added to) ``out``."""
         for number, (matrix, first_row) in enumerate(placed, start=1):
-            chunk_panels = self._chunk_panels(matrix, is_few)
+            chunk_panels = self._chunk_panels(matrix, is_few or is_last)
             across = -(-matrix.num_panels // chunk_panels)
             values = {
                 "w": matrix.offset,
