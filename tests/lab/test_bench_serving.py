@@ -190,7 +190,10 @@ def test_gaps_before_and_after_the_arrival(tmp_path: Path) -> None:
         before, after = ([gap for at, gap in found.gaps if (at < 0) == is_before] for is_before in (True, False))
         assert len(before) == 3 * ALONE_STEPS
         assert len(after) == told["gaps"] > 3
-        assert told["stretch"] == pytest.approx(max(after) / median(before))
+        assert len(found.gaps_alone) == pytest.approx(len(after), abs=3)
+        assert told["stretch"] == pytest.approx(max(after) / median(found.gaps_alone))
+        assert told["stretch_of_before"] == pytest.approx(max(after) / median(before))
+        assert told["stretch_alone"] == pytest.approx(max(found.gaps_alone) / median(found.gaps_alone))
         assert told["prefill_share"] == pytest.approx(found.alone_s / found.prefill_s)
         assert told["prefill_tokens_per_s"] == pytest.approx(600 / found.prefill_s)
         assert max(at for at, _ in found.gaps) <= found.prefill_s

@@ -13,8 +13,8 @@ from kvist.cli import options
 from kvist.cli.bench import bench_app
 from kvist.cli.bench_run import BenchRun, EngineOptions, Plot, Quick
 from kvist.cli.flatten import flattened
-from kvist.cli.interrupt import EndsProcess
 from kvist.cli.output import command
+from kvist.cli.startup import loading
 from kvist.errors import KvistError
 from kvist.spec.cache import bytes_per_token, pool_bytes
 from kvist.units import format_bytes
@@ -53,7 +53,7 @@ def _served(
     with open_model(model) as files:
         lengths, cache = _checked(files, num_tokens(files.spec)), engine.cache
         budget = sum(pool_bytes(files.spec, cache, length, length) for length in lengths)
-        with EndsProcess():
+        with loading():
             llm = LLM(files, engine.weights, cache, engine.threads, context=max(lengths), kv_budget=budget)
         with llm:
             probe = run.begin(
@@ -268,7 +268,10 @@ def _schedule_figure(bench: ScheduleBench, caption: str) -> Figure:
 
 
 def _schedule_lines(bench: ScheduleBench) -> Iterator[str]:
-    yield f"{'round':>5} {'alone':>9} {'worst':>9} {'times':>6} {'prompt':>8} {'alone':>8} {'of its rate':>11}"
+    yield (
+        f"{'round':>5} {'alone':>9} {'worst':>9} {'times':>6} {'of before':>9} {'by itself':>9}"
+        f" {'prompt':>8} {'alone':>8} {'of its rate':>11}"
+    )
     for number, found in enumerate(bench.rounds, start=1):
         yield f"{number:>5} {_schedule_line(found)}"
 
@@ -276,5 +279,6 @@ def _schedule_lines(bench: ScheduleBench) -> Iterator[str]:
 def _schedule_line(found: Round) -> str:
     return (
         f"{1e3 * found.median_gap_s:>6.1f} ms {1e3 * found.worst_gap_s:>6.1f} ms {found.stretch:>6.2f}"
+        f" {found.worst_gap_s / found.before_gap_s:>9.2f} {found.stretch_alone:>9.2f}"
         f" {found.prefill_s:>6.2f} s {found.alone_s:>6.2f} s {found.prefill_share:>11.0%}"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from kvist.cli.interrupt import EndsProcess
+from kvist.cli.startup import loading
 from kvist.engine.context import beyond_trained
 from kvist.engine.limit import ON_LIMIT, OnLimit, check_on_limit
 from kvist.engine.request import SamplingParams
@@ -175,7 +175,7 @@ class LoadOptions:
         for notice in (files.left_out, files.conversion(self.weights)):
             if notice:
                 sys.stderr.write(notice + "\n")
-        with EndsProcess(), warnings.catch_warnings():
+        with loading(), warnings.catch_warnings():
             warnings.simplefilter("ignore", ContextWarning)  # ``shortfall`` says it
             return LLM(
                 files,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from kvist.cli.interrupt import EndsProcess
 
 _LOADED_S = time.perf_counter()
 _PATIENCE_S = 1.0
@@ -39,6 +44,17 @@ class Startup:
 
 def _say_that_it_compiles() -> None:
     sys.stderr.write("compiling kernels for this model and this processor, once; it takes some seconds ...\n")
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """While entered, Ctrl-C ends the process; afterwards what was loaded is no longer searched for reference cycles.
+
+    It stays, and with all of Numba in it a search takes 60 ms: so long would everybody wait for a token, now and then.
+    """
+    with EndsProcess():
+        yield
+    gc.freeze()
 
 
 def process_age_s() -> float:

@@ -13,8 +13,9 @@ import typer
 from kvist.cli import options
 from kvist.cli.bench_run import EngineOptions
 from kvist.cli.flatten import flattened
-from kvist.cli.interrupt import EndsProcess, Interrupt
+from kvist.cli.interrupt import Interrupt
 from kvist.cli.output import EXIT_INTERRUPTED, Output, command
+from kvist.cli.startup import loading
 from kvist.errors import RequestError
 from kvist.spec.cache import bytes_per_token, pool_bytes
 from kvist.units import format_bytes
@@ -117,7 +118,7 @@ def _load(files: ModelFiles, engine: EngineOptions, lengths: list[int]) -> LLM:
     from kvist.llm import LLM
 
     budget = sum(pool_bytes(files.spec, engine.cache, length, length) for length in lengths)
-    with EndsProcess():
+    with loading():
         return LLM(files, engine.weights, engine.cache, engine.threads, context=max(lengths), kv_budget=budget)
 
 

@@ -29,8 +29,9 @@ from kvist.spec.cache import BLOCK_TOKENS, num_blocks
 class Settings:
     """How steps are made.
 
-    ``stretch``: a step with users that decode may take this many times as long as one took before a prompt came, or
-    will take once all are decoding who came before them.
+    ``stretch``: a step with users that decode may take this many times as long as one of theirs would have taken
+    without prompts, in the middle of the time since the oldest of these came; or will take once all are decoding who
+    came before them.
     ``least_rows`` of the oldest prompt are computed in each step whatever that takes, so that it ends.
     ``max_running`` answers hold blocks at most; None: as many as a pass has rows.
 
@@ -141,11 +142,11 @@ class Planning:
         self._preempted.append(victim)
 
     def _calm_load(self, decoding: list[Answer], prompts: list[Answer]) -> Load:
-        """What those who decode had to compute when the oldest of ``prompts`` came: what they are used to wait for.
+        """What those who decode would have had to compute, halfway since the oldest of ``prompts`` came, without it.
 
-        They have had a token in each step since; that they read more by now is no reason to let them wait longer.
+        They have had a token in each step since, and read more now than then: alone they would wait longer, too.
         """
-        num_steps = self._step - prompts[0].admission_step if prompts else 0
+        num_steps = (self._step - prompts[0].admission_step) // 2 if prompts else 0
         num_before = sum(max(answer.num_prompt, answer.num_held - num_steps) for answer in decoding)
         return decode_load(len(decoding), num_before)
 
