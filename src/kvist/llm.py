@@ -169,9 +169,10 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """End the threads and let go of the model's file; may be called again."""
+        """End what is under way, as cancelled, and the threads, and let go of the model's file; may be called again."""
         if not self._is_closed:
             self._is_closed = True
+            self.engine.reset()
             self._decoder.close()
             self.files.checkpoint.close()
 

@@ -353,6 +353,15 @@ def test_closing(fake: list) -> None:
             use()
 
 
+def test_closing_ends_what_is_under_way() -> None:
+    with LLM("any") as model:
+        stream = model.stream("abc", SamplingParams(max_tokens=20, ignore_eos=True))
+        next(iter(stream))
+    assert list(stream) == []
+    assert (stream.result.finish_reason, stream.result.generated_tokens) == ("cancelled", 1)
+    stream.close()
+
+
 def test_progress_names_the_parts_of_loading() -> None:
     parts: list[str] = []
     LLM("any", progress=parts.append).close()
