@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from proof.heads import Heads
 from proof.line import Arena, made, new_work, run_line
+from proof.twin import bf16
 from tiny.stream import Stream
 
 from kvist.cache import codec as codecs
 from kvist.cache.cells import Cells, key_cells, value_cells
-from kvist.kernels import blocks, spans
+from kvist.kernels import blocks, span_bf16, spans
 from kvist.kernels.layout import BLOCK_TOKENS, SCRATCH, STATUS
 from kvist.model.table import Part, lower
 from kvist.spec.cache import CODECS
@@ -133,6 +134,11 @@ def check_rows(heads: Heads, half: int) -> None:
     wanted = turned(q, cosine, sine) * np.float32(0.25)
     if heads.k_codec in ("int8", "int4"):
         check_codes(queries, wanted)
+    elif heads.k_codec == "bf16" and not span_bf16.IS_PACKED:
+        assert np.array_equal(queries, bf16(wanted))
+    elif heads.k_codec == "bf16":
+        halves = np.ascontiguousarray(queries).view(np.uint16)[..., : heads.dim]
+        assert np.array_equal(halves, bf16(wanted).view(np.uint32) >> 16)
     else:
         assert np.array_equal(queries, wanted)
     keys, values = raw_tokens(cache, sequence, heads)

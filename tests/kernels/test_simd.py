@@ -228,6 +228,24 @@ def codes(ops: ModuleType) -> Callable[..., None]:
     return run
 
 
+def pairs(ops: ModuleType) -> Callable[..., None]:
+    def run(memory, out):
+        acc, a, b = ops.load_f32(memory, 0, 80), ops.load_i32(memory, 320, 80), ops.load_i32(memory, 640, 80)
+        ops.store(out, 0, ops.dot2(acc, a, b))
+        both = ops.splat_rows_i32(memory, 320, 8, 3, L)
+        ops.store_rows(
+            out, 320, 64, ops.dot2(ops.load_rows_f32(memory, 0, 4, 3, L), ops.load_i32(memory, 640, L), both)
+        )
+        ops.store(
+            out, 512, ops.dot2(ops.load_f32(memory, 0, 8), ops.load_i32(memory, 320, 8), ops.load_i32(memory, 640, 8))
+        )
+        ops.store(out, 544, ops.high_halves(a))
+        ops.store(out, 864, ops.low_halves(a))
+        ops.store(out, 1184, ops.bf16_of(acc))
+
+    return run
+
+
 def counters(ops: ModuleType) -> Callable[..., None]:
     def run(memory, out, numbers):
         numbers[1] = ops.fetch_add(numbers, 0, np.int64(3))
@@ -238,7 +256,7 @@ def counters(ops: ModuleType) -> Callable[..., None]:
 
 FLOATS, INTS, BF16, SIXTEEN = Twins(float_arithmetic), Twins(integer_arithmetic), Twins(to_bf16), Twins(from_16_bits)
 BOUNDED, TILES, SCALARS, COUNTERS = Twins(bounded_conversions), Twins(tiles), Twins(scalars), Twins(counters)
-CODES = Twins(codes)
+CODES, PAIRS = Twins(codes), Twins(pairs)
 ELSEWHERE = {"call_kernel", "pause", "yield_core"}  # what they do shows in the interpreter's tests alone
 
 
@@ -309,6 +327,19 @@ def test_rounding_to_bf16(numbers: Array) -> None:
 
 def test_all_halves_and_all_bf16() -> None:
     SIXTEEN.check(np.arange(65536, dtype=np.uint16), 65536 * 8, np.float32)
+
+
+ORDINARY = st.floats(2.0**-40, 2.0**40, width=32) | st.floats(-(2.0**40), -(2.0**-40), width=32) | st.just(0.0)
+
+
+@given(*(arrays(np.float32, count, elements=ORDINARY) for count in (80, 160, 160)))
+def test_pairs_of_bf16(acc: Array, a: Array, b: Array) -> None:
+    """Numbers below the smallest normal one aside, which the instruction for it takes for 0."""
+    halves = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in (a, b)]
+    found = PAIRS.check(np.concatenate([acc.view(np.int32), *(x.view(np.int32) for x in halves)]), 1344, np.float32)
+    exact = [(x.astype(np.uint32) << 16).view(np.float32).astype(np.float64).reshape(80, 2) for x in halves]
+    first = (acc + exact[0][:, 1] * exact[1][:, 1]).astype(np.float32)
+    assert np.array_equal(found[:80], (first + exact[0][:, 0] * exact[1][:, 0]).astype(np.float32))
 
 
 @given(

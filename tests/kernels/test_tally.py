@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from proof.heads import Heads, stored
 from proof.line import Arena, made, new_work, run_line
+from proof.twin import bf16
 from tiny.stream import Stream
 
 from kvist.cache.sequence import Sequence
@@ -73,7 +74,9 @@ def tally_of(heads: Heads, qkv: tuple[Array, Array, Array], sizes: list[int], un
 
 
 def expected(heads: Heads, q: Array, k: Array) -> Array:
-    """Sums of weights by token in float64."""
+    """Sums of weights by token in float64; a query meets bf16 keys as bf16."""
+    if heads.k_codec == "bf16":
+        q = bf16(q * np.float32(1 / np.sqrt(heads.dim))) * np.sqrt(heads.dim)
     keys = np.repeat(stored(k, heads.k_codec).astype(np.float64), heads.share, axis=1)
     scores = np.einsum("thd,shd->hts", q.astype(np.float64), keys) / np.sqrt(heads.dim)
     if heads.cap:

@@ -1,4 +1,4 @@
-"""Fused attention once more in NumPy, which quantises query and softmax weights as the kernels do.
+"""Fused attention once more in NumPy, which rounds and quantises query and softmax weights as the kernels do.
 
 Its scores and weights are the kernels' to the bit, since one that is rounded the other way is an error of a thousandth;
 what is added up after that is added in float64.
@@ -53,6 +53,21 @@ def float_scores(q: Array, keys: Array) -> Array:
     return (sums[0] + sums[1])[0]
 
 
+def bf16(x: Array) -> Array:
+    """float32 numbers rounded to bf16."""
+    lines = np.atleast_2d(x.astype(np.float32))
+    return np.asarray(simd_numpy.bf16_to_f32(simd_numpy.f32_to_bf16(lines)).reshape(x.shape))
+
+
+def bf16_scores(q: Array, keys: Array) -> Array:
+    """[T]: a query [D] as bf16 times keys [T, D], two dims after two, the second one first, with one rounding each."""
+    q, total = bf16(q), np.zeros((1, len(keys)), np.float32)
+    for pair in range(0, keys.shape[1], 2):
+        for d in (pair + 1, pair):
+            total = simd_numpy.fma(np.full_like(total, q[d]), keys[None, :, d], total)
+    return np.asarray(total[0])
+
+
 def integer_scores(q: Array, numbers: Array, scales: Array) -> Array:
     """[T]: a query as bytes times keys as whole numbers, then the scales."""
     turned = codecs.turn(q[None])[0]
@@ -74,7 +89,7 @@ class Head:
     def scores(self, q: Array) -> Array:
         q = q * np.float32(1 / np.sqrt(self.heads.dim))
         if is_float(self.heads.k_codec):
-            scores = float_scores(q, self.keys)
+            scores = (bf16_scores if self.heads.k_codec == "bf16" else float_scores)(q, self.keys)
         else:
             scores = integer_scores(q, self.k.key_numbers(self.raw_k), codecs.scales_of(self.raw_k)[:, 0])
         return capped_of(scores, self.heads.cap) if self.heads.cap else scores
@@ -82,6 +97,8 @@ class Head:
     def weighted(self, p: Array, first: int) -> Array:
         """[D]: weights p of the tokens from ``first`` on times their values."""
         tokens = slice(first, first + len(p))
+        if self.heads.v_codec == "bf16":
+            p = bf16(p)
         if is_float(self.heads.v_codec):
             return p.astype(np.float64) @ self.values[tokens].astype(np.float64)
         weights = p * codecs.scales_of(self.raw_v)[tokens, 0]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvist.kernels import span_codes, span_floats, span_latent, target
+from kvist.kernels import span_bf16, span_codes, span_floats, span_latent, target
 from kvist.kernels.caps import cap_scores
 from kvist.kernels.codes import turn
 from kvist.kernels.elementwise import exp, padded_width, place_of, quantise_groups
@@ -468,13 +468,13 @@ def finish(chunk, thread, line, program, table, weights, work, shape):
 
 SCORES = {
     CODEC_F32: span_floats.write_scores,
-    CODEC_BF16: span_floats.write_scores,
+    CODEC_BF16: span_bf16.write_scores,
     CODEC_INT8: span_codes.write_scores_int8,
     CODEC_INT4: span_codes.write_scores_int4,
 }
 VALUES = {
     CODEC_F32: span_floats.weigh_values,
-    CODEC_BF16: span_floats.weigh_values,
+    CODEC_BF16: span_bf16.weigh_values,
     CODEC_INT8: span_codes.weigh_values_int8,
     CODEC_INT4: span_codes.weigh_values_int4,
     CODEC_NONE: span_latent.weigh_values,

@@ -1,6 +1,7 @@
 """What happens to a row's q, k and v before attention: norms, rotation, scaling, and writing K and V into their block.
 
-Queries are laid out ``[kv_head][row][share][D]`` f32, scaled, so that the queries that share a KV head stand together.
+Queries are laid out ``[kv_head][row][share][D]``, scaled, so that the queries that share a KV head stand together; each
+has the room of D f32 numbers and the form in which it meets keys: f32, bf16, or codes.
 Those of a row that sees sinks are written a second time, turned by its capped position: they meet the sinks.
 A value is rounded once, here, by its codec; NaN or infinity in it sets the status.
 """
@@ -44,6 +45,7 @@ from kvist.kernels.simd import (
     value,
     zero_f32,
 )
+from kvist.kernels.span_bf16 import put_rounded
 from kvist.kernels.spans import CODEC_BF16, CODEC_F32, CODEC_INT4, CODEC_INT8, LINE, sinks_of
 
 ZERO = np.float32(0)
@@ -120,8 +122,14 @@ def check_finite(work, at, place, shape):
 
 @inline
 def write_query_float(work, at, out, shape):
-    """Queries meet f32 and bf16 keys as f32."""
+    """Queries meet f32 keys as f32."""
     store(work, out, load_f32(work, at, shape.dim))
+
+
+@inline
+def write_query_bf16(work, at, out, shape):
+    """Queries meet bf16 keys rounded to bf16."""
+    put_rounded(work, out, load_f32(work, at, shape.dim))
 
 
 @inline
@@ -154,7 +162,7 @@ def write_value_bf16(work, at, cache, block, slot, scratch, shape):
 
 QUERIES = {
     CODEC_F32: write_query_float,
-    CODEC_BF16: write_query_float,
+    CODEC_BF16: write_query_bf16,
     CODEC_INT8: codes.write_query,
     CODEC_INT4: codes.write_query,
 }

@@ -31,11 +31,13 @@ __all__ = [
     "bf16_above",
     "bf16_even",
     "bf16_odd",
+    "bf16_of",
     "bf16_to_f32",
     "butterfly",
     "byte_product",
     "call_kernel",
     "div",
+    "dot2",
     "dot4",
     "dot4_nibbles",
     "f32_to_bf16",
@@ -48,6 +50,7 @@ __all__ = [
     "get_i64",
     "get_u16",
     "half_to_f32",
+    "high_halves",
     "high_nibbles",
     "keep_lanes",
     "key_levels",
@@ -56,6 +59,7 @@ __all__ = [
     "load_i32",
     "load_rows_f32",
     "load_u16",
+    "low_halves",
     "low_nibbles",
     "max_lanes",
     "maximum",
@@ -531,6 +535,18 @@ def bf16_odd(typingctx, a):
 
 
 @intrinsic
+def high_halves(typingctx, a):
+    """The high 16 bits of each int32, with zeros below."""
+    return _elementwise(None, lambda builder, row, a: builder.and_(a, _all(a.type, -65536)))(a)
+
+
+@intrinsic
+def low_halves(typingctx, a):
+    """The low 16 bits of each int32, with zeros above."""
+    return _elementwise(None, lambda builder, row, a: builder.and_(a, _all(a.type, 65535)))(a)
+
+
+@intrinsic
 def f32_to_bf16(typingctx, a):
     """f32 rounded to bfloat16 bits (u16), half to even; NaN stays NaN."""
 
@@ -541,6 +557,19 @@ def f32_to_bf16(typingctx, a):
         rounded = builder.lshr(builder.add(builder.add(bits, _all(wide, 0x7FFF)), odd), _all(wide, 16))
         quiet = builder.or_(builder.lshr(bits, _all(wide, 16)), _all(wide, 64))
         return builder.trunc(builder.select(builder.fcmp_unordered("uno", a, a), quiet, rounded), row)
+
+    return _elementwise("u16", emit)(a)
+
+
+@intrinsic
+def bf16_of(typingctx, a):
+    """As ``f32_to_bf16``, for numbers that are not NaN."""
+
+    def emit(builder, row, a):
+        wide = ir.VectorType(_I32, row.count)
+        bits = builder.bitcast(a, wide)
+        odd = builder.and_(builder.lshr(bits, _all(wide, 16)), _all(wide, 1))
+        return builder.trunc(builder.lshr(builder.add(builder.add(bits, _all(wide, 0x7FFF)), odd), _all(wide, 16)), row)
 
     return _elementwise("u16", emit)(a)
 
@@ -789,6 +818,15 @@ def dot4_nibbles(typingctx, acc, unsigned, signed):
     return _elementwise(None, lambda builder, row, a, u, s: target.dot4_nibbles(builder, a, u, s))(
         acc, unsigned, signed
     )
+
+
+@intrinsic
+def dot2(typingctx, acc, a, b):
+    """acc (f32) + the product of the high bfloat16 of each int32 of a and b, then + that of the low ones.
+
+    Each product is exact and each sum rounded once.
+    """
+    return _elementwise(None, lambda builder, row, acc, a, b: target.dot2(builder, acc, a, b))(acc, a, b)
 
 
 # ---- threads

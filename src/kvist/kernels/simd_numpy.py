@@ -22,11 +22,13 @@ __all__ = [
     "bf16_above",
     "bf16_even",
     "bf16_odd",
+    "bf16_of",
     "bf16_to_f32",
     "butterfly",
     "byte_product",
     "call_kernel",
     "div",
+    "dot2",
     "dot4",
     "dot4_nibbles",
     "f32_to_bf16",
@@ -39,6 +41,7 @@ __all__ = [
     "get_i64",
     "get_u16",
     "half_to_f32",
+    "high_halves",
     "high_nibbles",
     "keep_lanes",
     "key_levels",
@@ -47,6 +50,7 @@ __all__ = [
     "load_i32",
     "load_rows_f32",
     "load_u16",
+    "low_halves",
     "low_nibbles",
     "max_lanes",
     "maximum",
@@ -309,6 +313,10 @@ def f32_to_bf16(a: Array) -> Array:
     return np.where(np.isnan(a), (bits >> 16) | 64, rounded).astype(np.uint16)
 
 
+def bf16_of(a: Array) -> Array:
+    return f32_to_bf16(a)
+
+
 def bf16_above(a: Array) -> Array:
     return ((a.view(np.uint32) + np.uint32(0xFFFF)) >> 16).astype(np.uint16)
 
@@ -412,6 +420,21 @@ def dot4(acc: Array, unsigned: Array, signed: Array) -> Array:
 
 
 dot4_nibbles = dot4
+
+
+def high_halves(a: Array) -> Array:
+    return a & np.int32(-65536)
+
+
+def low_halves(a: Array) -> Array:
+    return a & np.int32(65535)
+
+
+def dot2(acc: Array, a: Array, b: Array) -> Array:
+    with np.errstate(all="ignore"):
+        for half in (bf16_odd, bf16_even):
+            acc = acc + half(a) * half(b)
+    return acc
 
 
 def fetch_add(counters: Array, index: int, number: Any) -> int:

@@ -1,7 +1,7 @@
-"""Scores and weighted values of one span where keys and values are floating-point numbers.
+"""Scores and weighted values of one span where keys and values are multiplied as f32 numbers.
 
-A KV head's block in the cache arena: K ``[D/2][16][2]`` (bf16) or ``[D][16]`` (f32), V ``[8][D][2]`` (bf16, two tokens
-side by side) or ``[16][D]`` (f32). V is added token by token in ascending order.
+A KV head's block in the cache arena: K ``[D][16]``, or of latents in bf16 ``[D/2][16][2]``; V ``[16][D]``, which is
+added token by token in ascending order.
 """
 
 from __future__ import annotations
@@ -25,22 +25,16 @@ from kvist.kernels.simd import (
 )
 from kvist.kernels.spans import (
     CODEC_BF16,
-    CODEC_F32,
     RECORD_HEAD,
     SCORE_BYTES,
     ask_for,
+    keep_weights,
     keys_to_come,
     low_of,
     position_of,
     record_bytes,
     soften_rows,
 )
-
-
-@inline
-def element_bytes(codec):
-    """Bytes of one number of a key or value."""
-    return 4 if value(codec) == CODEC_F32 else 2
 
 
 @inline
@@ -107,13 +101,9 @@ def write_scores(arenas, head, first, last, q, scores, shape, rows):
 
 
 @inline
-def load_values(cache, v, pair, shape):
-    """Values [D] of tokens 2 * pair and 2 * pair + 1 of a block."""
-    size = value(shape.v_dim) * element_bytes(shape.v_codec)
-    if value(shape.v_codec) == CODEC_BF16:
-        both = load_i32(cache, v + pair * 2 * size, shape.v_dim)
-        return bf16_even(both), bf16_odd(both)
-    return load_f32(cache, v + pair * 2 * size, shape.v_dim), load_f32(cache, v + (pair * 2 + 1) * size, shape.v_dim)
+def load_value(cache, v, t, shape):
+    """The value [D] of the token at position ``t`` of a block."""
+    return load_f32(cache, v + t % BLOCK_TOKENS * value(shape.v_dim) * 4, shape.v_dim)
 
 
 @inline
@@ -133,27 +123,10 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
     while t < high:
         v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block
         end = min(high, (t // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
-        if t % 2 == 1:
-            acc = fma(
-                shares_of(arenas, scores, t, shape, rows),
-                load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[1],
-                acc,
-            )
-            t += 1
         k_next = after_values(arenas, head, t // BLOCK_TOKENS, (high - 1) // BLOCK_TOKENS)
-        while t + 2 <= end:
-            pair = t % BLOCK_TOKENS // 2
-            ask_for(arenas.cache, k_next, pair, 8, shape, shape.k_codec)
-            even, odd = load_values(arenas.cache, v, pair, shape)
-            acc = fma(shares_of(arenas, scores, t, shape, rows), even, acc)
-            acc = fma(shares_of(arenas, scores, t + 1, shape, rows), odd, acc)
-            t += 2
-        if t < end:
-            acc = fma(
-                shares_of(arenas, scores, t, shape, rows),
-                load_values(arenas.cache, v, t % BLOCK_TOKENS // 2, shape)[0],
-                acc,
-            )
+        while t < end:
+            ask_for(arenas.cache, k_next, t % BLOCK_TOKENS, BLOCK_TOKENS, shape, shape.k_codec)
+            acc = fma(shares_of(arenas, scores, t, shape, rows), load_value(arenas.cache, v, t, shape), acc)
             t += 1
     store_rows(arenas.work, values, record_bytes(shape), acc)
 
@@ -166,7 +139,7 @@ def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, join
     token that one of them may not see enters none of its products.
     """
     first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-    soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows)
+    soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows, keep_weights)
     joint_low = min(end, max(start, low_of(head, position_of(head, q + value(rows) - 1))))
     joint_high = max(joint_low, min(end, position_of(head, q) + 1))
     for r in range(value(rows)):

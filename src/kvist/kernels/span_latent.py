@@ -22,7 +22,7 @@ from kvist.kernels.simd import (
     zero_f32,
 )
 from kvist.kernels.span_floats import load_keys
-from kvist.kernels.spans import RECORD_HEAD, SCORE_BYTES, ZERO, record_bytes, soften_rows
+from kvist.kernels.spans import RECORD_HEAD, SCORE_BYTES, ZERO, keep_weights, record_bytes, soften_rows
 
 DIMS = 4
 """Dims that are added up together, and registers that a query takes for them."""
@@ -64,7 +64,7 @@ def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, join
     Queries see different parts of them: their weights say which.
     """
     first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-    soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows)
+    soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows, keep_weights)
     for r in range(0, value(rows), value(joint_rows)):
         values = records + r * record_bytes(shape) + RECORD_HEAD
         add_latents(arenas, head, start, end, scores + r * SCORE_BYTES, values, shape, joint_rows)

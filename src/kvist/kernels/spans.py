@@ -179,11 +179,18 @@ def sinks_of(table, row, own):
     return table[table[SINKS] + row] if table[SINKS] and own <= 0 else 0
 
 
+@inline
+def keep_weights(work, scores, b, weights):
+    """Write the softmax weights of block ``b`` over its scores, as they are."""
+    store(work, scores + b % SPAN_BLOCKS * 64, weights)
+
+
 @called
-def softmax_row(work, scores, record, first, last, low, high):
+def softmax_row(work, scores, record, first, last, low, high, keep):
     """Turn one query's scores of blocks ``first`` to ``last`` - 1 into exp(score - maximum).
 
-    The query sees positions ``low`` to ``high`` - 1. Writes maximum and sum to the record.
+    The query sees positions ``low`` to ``high`` - 1. ``keep`` writes a block's weights. Writes maximum and sum to the
+    record.
     """
     is_edge = low > first * BLOCK_TOKENS or high < last * BLOCK_TOKENS
     largest = splat_f32(LOWEST, LANES)
@@ -195,21 +202,20 @@ def softmax_row(work, scores, record, first, last, low, high):
     top = splat_f32(max_lanes(largest), LANES)
     total = zero_f32(1, LANES)
     for b in range(first, last):
-        at = scores + b % SPAN_BLOCKS * 64
-        p = exp(sub(load_f32(work, at, LANES), top))
+        p = exp(sub(load_f32(work, scores + b % SPAN_BLOCKS * 64, LANES), top))
         if is_edge:
             p = keep_lanes(p, b * BLOCK_TOKENS, low, high, ZERO)
         total = add(total, p)
-        store(work, at, p)
+        keep(work, scores, b, p)
     put_f32(work, record, first_lane(top))
     put_f32(work, record + 4, sum_lanes(total))
 
 
 @inline
-def soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows):
+def soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows, keep):
     """Turn the scores of queries ``q``.. of blocks ``first`` to ``last`` - 1, up to position ``end``, into weights."""
     for r in range(value(rows)):
         position = position_of(head, q + r)
         low, high = low_of(head, position), min(end, position + 1)
         record = records + r * record_bytes(shape)
-        softmax_row(arenas.work, scores + r * SCORE_BYTES, record, first, last, low, high)
+        softmax_row(arenas.work, scores + r * SCORE_BYTES, record, first, last, low, high, keep)

@@ -136,6 +136,78 @@ def dot4_nibbles(builder, acc, unsigned, signed):
     return _in_parts(builder, 8, _dot4_bytes, acc, unsigned, signed)
 
 
+def dot2(builder, acc, pairs, others):
+    """acc (f32) + the products of the bf16 pairs in each 32-bit lane: the high halves', then the low ones'.
+
+    A product of two bf16 numbers is exact in f32, so that the instruction of AVX-512 and two fmas give the same bits;
+    only numbers below the smallest normal one, which the instruction takes for 0, differ.
+    """
+    if has_dot2() and acc.type.count % 16 == 0:
+        return _by_sixteen(builder, _dpbf16ps, acc, pairs, others)
+    name = f"llvm.fma.v{acc.type.count}f32"
+    for half in (_high_half, _low_half):
+        acc = _call(builder, name, acc.type, [half(builder, pairs, acc.type), half(builder, others, acc.type), acc])
+    return acc
+
+
+class _Bfloat(ir.types.Type):
+    """LLVM's 16-bit brain floating point, which llvmlite has no type for."""
+
+    intrinsic_name = "bf16"
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bfloat)
+
+    def __hash__(self) -> int:
+        return hash(_Bfloat)
+
+
+@functools.cache
+def has_dot2() -> bool:
+    """Whether there is an instruction for it, and an LLVM that knows it by the types used here."""
+    return {"avx512bf16", "avx512f"} <= features() and binding.llvm_version_info[0] >= 17
+
+
+def _high_half(builder, pairs, floats):
+    return builder.bitcast(builder.and_(pairs, _all(pairs.type, -65536)), floats)
+
+
+def _low_half(builder, pairs, floats):
+    return builder.bitcast(builder.shl(pairs, _all(pairs.type, 16)), floats)
+
+
+def _by_sixteen(builder, emit, *vectors):
+    """``emit`` over vectors of 32-bit lanes, sixteen at a time."""
+    count, results = vectors[0].type.count, vectors[0].type
+    if count == 16:
+        return emit(builder, *vectors)
+    joined = ir.Constant(results, ir.Undefined)
+    for at in range(0, count, 16):
+        parts = [_sixteen(builder, vector, at) for vector in vectors]
+        found = emit(builder, *parts)
+        name = f"llvm.vector.insert.{_name(results)}.{_name(found.type)}"
+        joined = _call(builder, name, results, [joined, found, ir.IntType(64)(at)])
+    return joined
+
+
+def _sixteen(builder, vector, at):
+    part = ir.VectorType(vector.type.element, 16)
+    return _call(builder, f"llvm.vector.extract.{_name(part)}.{_name(vector.type)}", part, [vector, ir.IntType(64)(at)])
+
+
+def _name(vector):
+    return f"v{vector.count}" + ("f32" if isinstance(vector.element, ir.FloatType) else "i32")
+
+
+def _dpbf16ps(builder, acc, pairs, others):
+    numbers = ir.VectorType(_Bfloat(), 32)
+    args = [acc, builder.bitcast(pairs, numbers), builder.bitcast(others, numbers)]
+    return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", acc.type, args)
+
+
 def look_up(builder, indices, table):
     """Each byte of an i32 vector, below 16, as the byte of ``table`` (16 numbers) that it is the index of."""
     name, wide = current().name, indices.type

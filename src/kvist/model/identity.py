@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-NUMERICS = 1
+NUMERICS = 2
 """Raised with any change of the arithmetic between token ids and keys and values."""
 
 SAMPLE_EVERY, SAMPLE_BYTES = 16_384, 64

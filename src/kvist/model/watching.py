@@ -12,6 +12,7 @@ import numpy.typing as npt
 from kvist.cache.cells import key_cells
 from kvist.cache.codec import CODECS, turn
 from kvist.cache.sequence import Sequence
+from kvist.kernels import span_bf16
 from kvist.spec.cache import BLOCK_TOKENS
 from kvist.spec.model import LayerSpec
 
@@ -21,9 +22,12 @@ Numbers = npt.NDArray[np.float32]
 def read_query(work: npt.NDArray[np.uint8], at: int, layer: LayerSpec, codec: str) -> Numbers:
     """Return the query [D] that stands at byte ``at`` as it meets keys of ``codec``: scaled, and rotated if at all."""
     dim = layer.k_dim
-    if codec in ("f32", "bf16"):
+    if codec == "f32" or (codec == "bf16" and not span_bf16.IS_PACKED):
         query: Numbers = work[at : at + 4 * dim].view(np.float32).copy()
         return query
+    if codec == "bf16":
+        halves: Numbers = (work[at : at + 2 * dim].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return halves
     codes = work[at : at + dim].view(np.int8).astype(np.float32)
     scale = work[at + dim : at + dim + 4].view(np.float32)
     turned: Numbers = turn((codes * scale)[np.newaxis])[0]
