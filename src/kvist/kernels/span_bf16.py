@@ -30,7 +30,6 @@ from kvist.kernels.simd import (
     low_halves,
     splat_rows_f32,
     splat_rows_i32,
-    static,
     store,
     store_rows,
     value,
@@ -39,8 +38,8 @@ from kvist.kernels.simd import (
 from kvist.kernels.span_floats import after_keys, after_values
 from kvist.kernels.spans import (
     CODEC_BF16,
-    RECORD_HEAD,
     SCORE_BYTES,
+    add_all_values,
     ask_for,
     low_of,
     position_of,
@@ -174,25 +173,12 @@ def add_values(arenas, head, low, high, scores, values, shape, rows):
 def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, joint_rows):
     """Softmax and weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span.
 
-    Pairs that all of them see are done together, ``joint_rows`` at a time; the others query by query, so that a
-    token that one of them may not see enters none of its products.
+    Whole pairs that all of them see are done together, ``joint_rows`` at a time, the others query by query.
     """
     first, last = start // BLOCK_TOKENS, (end + BLOCK_TOKENS - 1) // BLOCK_TOKENS
     soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows, keep_rounded)
     joint_low = (max(start, low_of(head, position_of(head, q + value(rows) - 1))) + 1) // 2 * 2
     joint_high = max(joint_low, min(end, position_of(head, q) + 1) // 2 * 2)
-    for r in range(value(rows)):
-        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
-        store(arenas.work, values, zero_f32(1, shape.v_dim))
-        low, high = max(start, low_of(head, position)), min(joint_low, end, position + 1)
-        if low < high:
-            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
-    if joint_low < joint_high:
-        for r in range(0, value(rows), value(joint_rows)):
-            values = records + r * record_bytes(shape) + RECORD_HEAD
-            add_values(arenas, head, joint_low, joint_high, scores + r * SCORE_BYTES, values, shape, joint_rows)
-    for r in range(value(rows)):
-        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
-        low, high = max(joint_high, low_of(head, position)), min(end, position + 1)
-        if low < high:
-            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
+    add_all_values(
+        arenas, head, start, end, joint_low, joint_high, q, scores, records, shape, rows, joint_rows, add_values
+    )

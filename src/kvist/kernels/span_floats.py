@@ -17,16 +17,14 @@ from kvist.kernels.simd import (
     load_i32,
     load_rows_f32,
     splat_rows_f32,
-    static,
-    store,
     store_rows,
     value,
     zero_f32,
 )
 from kvist.kernels.spans import (
     CODEC_BF16,
-    RECORD_HEAD,
     SCORE_BYTES,
+    add_all_values,
     ask_for,
     keep_weights,
     keys_to_come,
@@ -142,17 +140,6 @@ def weigh_values(arenas, head, start, end, q, scores, records, shape, rows, join
     soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows, keep_weights)
     joint_low = min(end, max(start, low_of(head, position_of(head, q + value(rows) - 1))))
     joint_high = max(joint_low, min(end, position_of(head, q) + 1))
-    for r in range(value(rows)):
-        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
-        store(arenas.work, values, zero_f32(1, shape.v_dim))
-        low, high = max(start, low_of(head, position)), min(joint_low, position + 1)
-        if low < high:
-            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
-    for r in range(0, value(rows), value(joint_rows)):
-        values = records + r * record_bytes(shape) + RECORD_HEAD
-        add_values(arenas, head, joint_low, joint_high, scores + r * SCORE_BYTES, values, shape, joint_rows)
-    for r in range(value(rows)):
-        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
-        low, high = max(joint_high, low_of(head, position)), min(end, position + 1)
-        if low < high:
-            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
+    add_all_values(
+        arenas, head, start, end, joint_low, joint_high, q, scores, records, shape, rows, joint_rows, add_values
+    )

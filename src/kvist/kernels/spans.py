@@ -35,6 +35,7 @@ from kvist.kernels.simd import (
     prefetch,
     put_f32,
     splat_f32,
+    static,
     store,
     sub,
     sum_lanes,
@@ -219,3 +220,29 @@ def soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows,
         low, high = low_of(head, position), min(end, position + 1)
         record = records + r * record_bytes(shape)
         softmax_row(arenas.work, scores + r * SCORE_BYTES, record, first, last, low, high, keep)
+
+
+@inline
+def add_all_values(
+    arenas, head, start, end, joint_low, joint_high, q, scores, records, shape, rows, joint_rows, add_values
+):
+    """Weighted values of queries ``q``.. over positions ``start`` to ``end`` - 1 of one span, by ``add_values``.
+
+    All of them see positions ``joint_low`` to ``joint_high`` - 1, which are done together, ``joint_rows`` at a time;
+    the others query by query, so that a token that one of them may not see enters none of its products.
+    """
+    for r in range(value(rows)):
+        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
+        store(arenas.work, values, zero_f32(1, shape.v_dim))
+        low, high = max(start, low_of(head, position)), min(joint_low, end, position + 1)
+        if low < high:
+            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
+    if joint_low < joint_high:
+        for r in range(0, value(rows), value(joint_rows)):
+            values = records + r * record_bytes(shape) + RECORD_HEAD
+            add_values(arenas, head, joint_low, joint_high, scores + r * SCORE_BYTES, values, shape, joint_rows)
+    for r in range(value(rows)):
+        values, position = records + r * record_bytes(shape) + RECORD_HEAD, position_of(head, q + r)
+        low, high = max(joint_high, low_of(head, position)), min(end, position + 1)
+        if low < high:
+            add_values(arenas, head, low, high, scores + r * SCORE_BYTES, values, shape, static(1))
