@@ -140,7 +140,8 @@ def dot2(builder, acc, pairs, others):
     """acc (f32) + the products of the bf16 pairs in each 32-bit lane: the high halves', then the low ones'.
 
     A product of two bf16 numbers is exact in f32, so that the instruction of AVX-512 and two fmas give the same bits;
-    only numbers below the smallest normal one, which the instruction takes for 0, differ.
+    only numbers below the smallest normal one, which the instruction takes for 0, differ (Intel's Software Developer's
+    Manual, VDPBF16PS).
     """
     if has_dot2() and acc.type.count % 16 == 0:
         return _by_sixteen(builder, _dpbf16ps, acc, pairs, others)
