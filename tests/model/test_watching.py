@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from proof.cases import CASES, Case
+from proof.twin import bf16
 from tiny.stream import Stream
 
 from kvist.cache.cells import value_cells
@@ -24,9 +25,9 @@ WATCHED = (
     CASES["window"],
     Case("codes", CASES["f32"].config, codec="int8"),
 )
-TOLERANCE = {"f32": 2e-5, "bf16": 2e-3, "int8": 2e-2, "int4": 2e-2}
-"""Beside f32 keys both compute the same sums in another order; bf16 values are weighted in bf16, which these aren't.
-Codes are multiplied with a query of 8 bits, which is read back, and values weighted in 8 bits."""
+TOLERANCE = {"f32": 2e-5, "bf16": 2e-5, "int8": 2e-2, "int4": 2e-2}
+"""Beside float keys both compute the same sums in another order. Codes are multiplied with a query of 8 bits, which is
+read back, but values weighted in 8 bits, too, which these aren't."""
 
 
 def values_of(sequence: Sequence, layer_number: int, kv_head: int) -> np.ndarray:
@@ -75,7 +76,10 @@ def test_weights_times_values_are_what_attention_wrote(case: Case, tmp_path: Pat
                 first = 0 if layer.window is None else max(0, end - layer.window)
                 assert [position for position, _ in weights] == list(range(first, end))
                 values = values_of(sequence, number, head * layer.num_kv_heads // layer.num_heads)[first:end]
-                expected = np.array([weight for _, weight in weights]) @ values
+                shares = np.array([weight for _, weight in weights])
+                if cache.groups[-1].spec.v_codec == "bf16":  # of one span: the largest is 1 when they are rounded
+                    shares = bf16(shares / shares.max()) * shares.max()
+                expected = shares @ values
                 np.testing.assert_allclose(expected, out[head], atol=TOLERANCE[cache.groups[-1].spec.k_codec])
     finally:
         decoder.close()

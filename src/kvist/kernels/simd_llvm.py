@@ -546,6 +546,13 @@ def low_halves(typingctx, a):
     return _elementwise(None, lambda builder, row, a: builder.and_(a, _all(a.type, 65535)))(a)
 
 
+def _rounded_bf16(builder, bits):
+    """Bits of f32 numbers, none of them NaN, as those of bfloat16 ones (int32), half to even."""
+    wide = bits.type
+    odd = builder.and_(builder.lshr(bits, _all(wide, 16)), _all(wide, 1))
+    return builder.lshr(builder.add(builder.add(bits, _all(wide, 0x7FFF)), odd), _all(wide, 16))
+
+
 @intrinsic
 def f32_to_bf16(typingctx, a):
     """f32 rounded to bfloat16 bits (u16), half to even; NaN stays NaN."""
@@ -553,8 +560,7 @@ def f32_to_bf16(typingctx, a):
     def emit(builder, row, a):
         wide = ir.VectorType(_I32, row.count)
         bits = builder.bitcast(a, wide)
-        odd = builder.and_(builder.lshr(bits, _all(wide, 16)), _all(wide, 1))
-        rounded = builder.lshr(builder.add(builder.add(bits, _all(wide, 0x7FFF)), odd), _all(wide, 16))
+        rounded = _rounded_bf16(builder, bits)
         quiet = builder.or_(builder.lshr(bits, _all(wide, 16)), _all(wide, 64))
         return builder.trunc(builder.select(builder.fcmp_unordered("uno", a, a), quiet, rounded), row)
 
@@ -566,10 +572,7 @@ def bf16_of(typingctx, a):
     """As ``f32_to_bf16``, for numbers that are not NaN."""
 
     def emit(builder, row, a):
-        wide = ir.VectorType(_I32, row.count)
-        bits = builder.bitcast(a, wide)
-        odd = builder.and_(builder.lshr(bits, _all(wide, 16)), _all(wide, 1))
-        return builder.trunc(builder.lshr(builder.add(builder.add(bits, _all(wide, 0x7FFF)), odd), _all(wide, 16)), row)
+        return builder.trunc(_rounded_bf16(builder, builder.bitcast(a, ir.VectorType(_I32, row.count))), row)
 
     return _elementwise("u16", emit)(a)
 
