@@ -100,23 +100,27 @@ def _all(vector, number):
     return ir.Constant(vector, [number] * vector.count)
 
 
-def _halves(builder, vector):
-    half = vector.type.count // 2
-    undefined, pick = ir.Constant(vector.type, ir.Undefined), ir.VectorType(_I32, half)
-    return [builder.shuffle_vector(vector, undefined, ir.Constant(pick, list(range(n, n + half)))) for n in (0, half)]
-
-
-def _joined(builder, low, high):
-    count = 2 * low.type.count
-    return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, count), list(range(count))))
-
-
 def _in_parts(builder, lanes, emit, *vectors):
-    """``emit`` over 32-bit vectors of ``lanes`` lanes, however wide they are (a power of two times it)."""
-    if vectors[0].type.count <= lanes:
+    """``emit`` over vectors of 32-bit lanes, ``lanes`` of them at a time."""
+    count = vectors[0].type.count
+    if count <= lanes:
         return emit(builder, *vectors)
-    parts = zip(*[_halves(builder, vector) for vector in vectors], strict=True)
-    return _joined(builder, *[_in_parts(builder, lanes, emit, *part) for part in parts])
+    joined = ir.Constant(vectors[0].type, ir.Undefined)
+    for at in range(0, count, lanes):
+        found = emit(builder, *[_part(builder, vector, at, lanes) for vector in vectors])
+        name = f"llvm.vector.insert.{_suffix(joined.type)}.{_suffix(found.type)}"
+        joined = _call(builder, name, joined.type, [joined, found, ir.IntType(64)(at)])
+    return joined
+
+
+def _part(builder, vector, at, lanes):
+    part = ir.VectorType(vector.type.element, lanes)
+    name = f"llvm.vector.extract.{_suffix(part)}.{_suffix(vector.type)}"
+    return _call(builder, name, part, [vector, ir.IntType(64)(at)])
+
+
+def _suffix(vector):
+    return f"v{vector.count}" + ("f32" if isinstance(vector.element, ir.FloatType) else "i32")
 
 
 def dot4(builder, acc, unsigned, signed):
@@ -144,7 +148,7 @@ def dot2(builder, acc, pairs, others):
     Manual, VDPBF16PS).
     """
     if has_dot2() and acc.type.count % 16 == 0:
-        return _by_sixteen(builder, _dpbf16ps, acc, pairs, others)
+        return _in_parts(builder, 16, _dpbf16ps, acc, pairs, others)
     name = f"llvm.fma.v{acc.type.count}f32"
     for half in (_high_half, _low_half):
         acc = _call(builder, name, acc.type, [half(builder, pairs, acc.type), half(builder, others, acc.type), acc])
@@ -178,29 +182,6 @@ def _high_half(builder, pairs, floats):
 
 def _low_half(builder, pairs, floats):
     return builder.bitcast(builder.shl(pairs, _all(pairs.type, 16)), floats)
-
-
-def _by_sixteen(builder, emit, *vectors):
-    """``emit`` over vectors of 32-bit lanes, sixteen at a time."""
-    count, results = vectors[0].type.count, vectors[0].type
-    if count == 16:
-        return emit(builder, *vectors)
-    joined = ir.Constant(results, ir.Undefined)
-    for at in range(0, count, 16):
-        parts = [_sixteen(builder, vector, at) for vector in vectors]
-        found = emit(builder, *parts)
-        name = f"llvm.vector.insert.{_name(results)}.{_name(found.type)}"
-        joined = _call(builder, name, results, [joined, found, ir.IntType(64)(at)])
-    return joined
-
-
-def _sixteen(builder, vector, at):
-    part = ir.VectorType(vector.type.element, 16)
-    return _call(builder, f"llvm.vector.extract.{_name(part)}.{_name(vector.type)}", part, [vector, ir.IntType(64)(at)])
-
-
-def _name(vector):
-    return f"v{vector.count}" + ("f32" if isinstance(vector.element, ir.FloatType) else "i32")
 
 
 def _dpbf16ps(builder, acc, pairs, others):

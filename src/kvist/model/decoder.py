@@ -49,12 +49,6 @@ SPLIT_CHUNKS = 1
 ROW_CHUNKS = 4
 """Chunks a thread, about, of what works row by row: each claim of a chunk takes a cache line from the other threads."""
 
-FEW_OUTPUTS = 2
-"""Rows of logits, at most, whose largest are found one by one."""
-
-_SEGMENT_COLUMNS = np.arange(SEGMENT)
-
-
 Outputs = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 """Rows of logits [rows, V], and the largest of each segment of them [rows, segments]."""
 
@@ -180,16 +174,8 @@ class Decoder:
     def best_ids(self) -> list[int]:
         """Return the id of the largest logit of each row that the last pass gave, the lowest where several are."""
         logits, peaks = self._last
-        if len(logits) <= FEW_OUTPUTS:
-            starts = [int(row.argmax()) * SEGMENT for row in peaks]
-            return [
-                start + int(row[start : start + SEGMENT].argmax()) for row, start in zip(logits, starts, strict=True)
-            ]
-        columns = (peaks.argmax(axis=1) * SEGMENT)[:, None] + _SEGMENT_COLUMNS
-        np.minimum(columns, self.spec.vocab_size - 1, out=columns)
-        rows = np.arange(len(logits))
-        best: list[int] = columns[rows, logits[rows[:, None], columns].argmax(axis=1)].tolist()
-        return best
+        starts = [int(row.argmax()) * SEGMENT for row in peaks]
+        return [start + int(row[start : start + SEGMENT].argmax()) for row, start in zip(logits, starts, strict=True)]
 
     def attention_weights(self, sequence: Sequence, row: int, head: int) -> list[tuple[int, float]]:
         """Return (position, softmax weight) of all that query ``head`` of the last layer saw: for those who watch.
