@@ -32,6 +32,7 @@ from kvist.kernels.jit import SIGNATURE, called, inline, kernel
 from kvist.kernels.layout import GROUP, GROUP_BYTES, LANES, NUM_OUTPUTS, NUM_ROWS, SCRATCH, SCRATCH_STRIDE, fields
 from kvist.kernels.simd import (
     add,
+    add_i32,
     bf16_even,
     bf16_odd,
     dot4,
@@ -57,6 +58,7 @@ from kvist.kernels.simd import (
     to_f32,
     value,
     zero_f32,
+    zero_i32,
 )
 
 F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_Z, Q4_K = range(8)
@@ -80,7 +82,10 @@ WIDE_BYTES = 640
 Q8_0_LINES, Q4_LINES = -(-Q8_0_BYTES // LINE_BYTES), -(-Q4_1_BYTES // LINE_BYTES)
 """Cache lines of a group."""
 AHEAD = 2048
-"""How many bytes ahead of the weights in use the next ones are asked for where there are few rows."""
+"""How many bytes ahead of the weights in use a line of the next ones is asked for where there are few rows."""
+BYTES_AHEAD = target.current().bytes_ahead
+"""The same where all lines are asked for."""
+HAS_TWO_SUMS = target.current().has_two_sums
 
 
 @inline
@@ -144,11 +149,13 @@ def start_of(work, sums, stride, rows, zero_point):
 def ask_for_next(weights, at, ahead, rows, form):
     """Ask for what is multiplied next, while the group at ``at`` is: the same group of the next panel in a large tile.
 
-    There is work enough meanwhile, and another tile of this panel may follow, in which nothing would be asked for.
+    There is work enough meanwhile. A panel's further tiles, with an ``ahead`` of 0, ask for nothing again.
     """
-    if value(rows) > 2:
-        for line in range(Q8_0_LINES if value(form) == Q8_0 else Q4_LINES):
-            prefetch(weights, at + ahead + line * LINE_BYTES)
+    if value(rows) > 2 or BYTES_AHEAD:
+        to = at + ahead if value(rows) > 2 else at + BYTES_AHEAD
+        if ahead or value(rows) <= 2:
+            for line in range(Q8_0_LINES if value(form) == Q8_0 else Q4_LINES):
+                prefetch(weights, to + line * LINE_BYTES)
     elif value(form) == Q8_0:
         prefetch(weights, at + AHEAD)
 
@@ -217,11 +224,17 @@ def dots_q4(weights, panel, ahead, work, x, stride, width, rows, form):
         at = q4_group(panel, g, form)
         ask_for_next(weights, at, ahead, rows, form)
         total = start_of(work, scales + (count + g) * 4, stride, rows, zero_point(form))
+        high = zero_i32(rows, LANES)
         for j in range(4):
             w = load_i32(weights, at + j * 64, LANES)
             xs = x + g * GROUP + j * 8
             total = dot4_nibbles(total, low_nibbles(w), splat_rows_i32(work, xs, stride, rows, LANES))
-            total = dot4_nibbles(total, high_nibbles(w), splat_rows_i32(work, xs + 4, stride, rows, LANES))
+            xs_high = splat_rows_i32(work, xs + 4, stride, rows, LANES)
+            if HAS_TWO_SUMS:
+                high = dot4_nibbles(high, high_nibbles(w), xs_high)
+            else:
+                total = dot4_nibbles(total, high_nibbles(w), xs_high)
+        total = add_i32(total, high)
         scale = q4_scale(weights, panel, g, form)
         acc = fma(to_f32(total), mul(splat_rows_f32(work, scales + g * 4, stride, rows, LANES), scale), acc)
         if value(form) != Q4_0:
@@ -386,6 +399,7 @@ def multiply_panel(weights, panel, ahead, work, task, ways):
         else:
             tile(weights, panel, ahead, work, task, row, ways, static(6))
         row += rows
+        ahead = 0
 
 
 @inline

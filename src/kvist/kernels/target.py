@@ -28,7 +28,9 @@ class Target:
 
     ``tile_rows`` are most rows of a tile of one panel, ``pair_rows`` of one of two (0: there are none); quantised
     weights are multiplied two panels at a time from ``pairs_from`` rows on (0: never). ``query_rows`` are most queries
-    of a group in attention.
+    of a group in attention. ``bytes_ahead`` is how far ahead a pass of few rows asks for all that it reads of quantised
+    weights, where the processor's own prefetcher does worse (0: it does better). ``has_two_sums``: a tile of 4-bit weights
+    adds a group up in two halves, where one would wait for the latency of the instruction.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Target:
     pair_rows: int
     query_rows: int
     pairs_from: int = 0
+    bytes_ahead: int = 0
+    has_two_sums: bool = False
 
 
 @functools.cache
@@ -63,7 +67,15 @@ def current() -> Target:
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
         if _processor().startswith("znver"):
             return Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6)
-        return Target("avx512vnni", tile_rows=4, pair_rows=5, query_rows=6, pairs_from=13)
+        return Target(
+            "avx512vnni",
+            tile_rows=6,
+            pair_rows=5,
+            query_rows=6,
+            pairs_from=13,
+            bytes_ahead=4096 if "avx512bf16" in found else 0,
+            has_two_sums=True,
+        )
     if {"avx512f", "avx512bw"} <= found:
         return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, pairs_from=13)
     if {"avx2", "fma"} <= found:
@@ -172,7 +184,12 @@ class _Bfloat(ir.types.Type):
 
 @functools.cache
 def has_dot2() -> bool:
-    """Whether there is an instruction for it, and an LLVM that knows it by the types used here."""
+    """Whether there is an instruction for it that is faster than two fmas, and an LLVM that knows it by these types.
+
+    Intel's processors do two fmas in the time of one, AMD's don't.
+    """
+    if not _processor().startswith("znver"):
+        return False
     return {"avx512bf16", "avx512f"} <= features() and binding.llvm_version_info[0] >= 17
 
 
