@@ -30,10 +30,12 @@ from kvist.kernels.simd import (
     first_lane,
     keep_lanes,
     load_f32,
+    load_rows_f32,
     max_lanes,
     maximum,
     prefetch,
     put_f32,
+    row,
     splat_f32,
     static,
     store,
@@ -53,6 +55,8 @@ LINE = 64
 """Bytes of a cache line."""
 SCALE_BYTES = SPAN_TOKENS * 4
 """Room for the scales of a span's values, after the records of a group of queries."""
+AT_ONCE = 4
+"""Blocks of scores whose exp is taken together, so that none waits for the steps of another."""
 CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_INT4 = range(4)
 CODEC_NONE = 4
 """Of values that aren't stored apart: of a latent, which is key and value."""
@@ -193,21 +197,35 @@ def softmax_row(work, scores, record, first, last, low, high, keep):
     The query sees positions ``low`` to ``high`` - 1. ``keep`` writes a block's weights. Writes maximum and sum to the
     record.
     """
-    is_edge = low > first * BLOCK_TOKENS or high < last * BLOCK_TOKENS
-    largest = splat_f32(LOWEST, LANES)
-    for b in range(first, last):
-        s = load_f32(work, scores + b % SPAN_BLOCKS * 64, LANES)
-        if is_edge:
-            s = keep_lanes(s, b * BLOCK_TOKENS, low, high, LOWEST)
-        largest = maximum(s, largest)
+    whole_first, whole_last = max(first, (low + BLOCK_TOKENS - 1) // BLOCK_TOKENS), min(last, high // BLOCK_TOKENS)
+    largest, b = splat_f32(LOWEST, LANES), first
+    while b < last:
+        if whole_first <= b and b + AT_ONCE <= whole_last:
+            s = load_rows_f32(work, scores + b % SPAN_BLOCKS * 64, 64, AT_ONCE, LANES)
+            pairs = maximum(row(s, 0), row(s, 1)), maximum(row(s, 2), row(s, 3))
+            largest = maximum(maximum(pairs[0], pairs[1]), largest)
+            b += AT_ONCE
+        else:
+            s = load_f32(work, scores + b % SPAN_BLOCKS * 64, LANES)
+            largest = maximum(keep_lanes(s, b * BLOCK_TOKENS, low, high, LOWEST), largest)
+            b += 1
     top = splat_f32(max_lanes(largest), LANES)
-    total = zero_f32(1, LANES)
-    for b in range(first, last):
-        p = exp(sub(load_f32(work, scores + b % SPAN_BLOCKS * 64, LANES), top))
-        if is_edge:
-            p = keep_lanes(p, b * BLOCK_TOKENS, low, high, ZERO)
-        total = add(total, p)
-        keep(work, scores, b, p)
+    total, b = zero_f32(1, LANES), first
+    while b < last:
+        at = scores + b % SPAN_BLOCKS * 64
+        if whole_first <= b and b + AT_ONCE <= whole_last:
+            p = exp(sub(load_rows_f32(work, at, 64, AT_ONCE, LANES), top))
+            total = add(add(add(add(total, row(p, 0)), row(p, 1)), row(p, 2)), row(p, 3))
+            keep(work, scores, b, row(p, 0))
+            keep(work, scores, b + 1, row(p, 1))
+            keep(work, scores, b + 2, row(p, 2))
+            keep(work, scores, b + 3, row(p, 3))
+            b += AT_ONCE
+        else:
+            p = keep_lanes(exp(sub(load_f32(work, at, LANES), top)), b * BLOCK_TOKENS, low, high, ZERO)
+            total = add(total, p)
+            keep(work, scores, b, p)
+            b += 1
     put_f32(work, record, first_lane(top))
     put_f32(work, record + 4, sum_lanes(total))
 
