@@ -22,6 +22,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.undo()
     target.features.cache_clear()
     target.current.cache_clear()
+    target.has_dot2.cache_clear()
 
 
 def host(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
@@ -35,6 +36,7 @@ def told(monkeypatch: pytest.MonkeyPatch, name: str | None, features: str | None
     monkeypatch.setattr(target.config, "CPU_FEATURES", features)
     target.features.cache_clear()
     target.current.cache_clear()
+    target.has_dot2.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,27 @@ def test_amd_multiplies_quantised_weights_by_one_panel(
     told(monkeypatch, name, None)
     assert bool(target.current().pairs_from) == is_paired
     assert target.current().pair_rows
+
+
+@pytest.mark.parametrize(
+    ("host_name", "features", "bytes_ahead", "has_dot2"),
+    [
+        ("icelake-server", EVERYTHING, 0, False),
+        ("emeraldrapids", f"{EVERYTHING},+avx512bf16", 4096, False),
+        ("znver4", f"{EVERYTHING},+avx512bf16", 0, True),
+        ("znver4", EVERYTHING, 0, False),
+    ],
+)
+def test_what_a_processor_does_best(
+    monkeypatch: pytest.MonkeyPatch, host_name: str, features: str, bytes_ahead: int, has_dot2: bool
+) -> None:
+    """Intel's newer ones are to be asked ahead for weights, AMD's multiply bf16 pairs faster than two fmas do."""
+    monkeypatch.setattr(target.binding, "get_host_cpu_name", lambda: host_name)
+    host(monkeypatch, features)
+    told(monkeypatch, None, None)
+    assert target.current().bytes_ahead == bytes_ahead
+    assert target.current().has_two_sums == host_name.endswith(("server", "rapids"))
+    assert target.has_dot2() == has_dot2
 
 
 def test_arm(monkeypatch: pytest.MonkeyPatch) -> None:

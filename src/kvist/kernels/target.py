@@ -28,9 +28,9 @@ class Target:
 
     ``tile_rows`` are most rows of a tile of one panel, ``pair_rows`` of one of two (0: there are none); quantised
     weights are multiplied two panels at a time from ``pairs_from`` rows on (0: never). ``query_rows`` are most queries
-    of a group in attention. ``bytes_ahead`` is how far ahead a pass of few rows asks for all that it reads of quantised
-    weights, where the processor's own prefetcher does worse (0: it does better). ``has_two_sums``: a tile of 4-bit weights
-    adds a group up in two halves, where one would wait for the latency of the instruction.
+    of a group in attention. ``bytes_ahead``: how far ahead a pass of one or two rows asks for quantised weights, where
+    the processor's own prefetcher does worse (0: it does better). ``has_two_sums``: a tile of 4-bit weights adds a
+    group up in two halves, where one would wait for the instruction's latency.
     """
 
     name: str
