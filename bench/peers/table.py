@@ -19,6 +19,8 @@ from typing import Any
 from roster import KVIST, ROOT, Peer, roster
 
 RESULTS = Path(__file__).with_name("results.json")
+ELSEWHERE = sorted(RESULTS.parent.glob("results-*.json"))
+"""Results of other machines, each with a table of its own."""
 PAGE = ROOT / "docs" / "benchmarks.md"
 LENGTHS, USERS = (128, 512, 2_048, 7_000), (1, 4, 16, 32)
 
@@ -172,12 +174,12 @@ stands where a sample's turn didn't come.
 ## Where a peer wins
 
 {wins}
-
+{elsewhere}
 ## The cache
 
 {cache}
 
-The table above is measured with the first line of each. Bytes are what the
+The tables above are measured with the first line of each. Bytes are what the
 engine says its blocks take, or values times bits where it says nothing.
 
 ## What each is
@@ -189,8 +191,7 @@ read. For the others it is converted by `bench/peers/export.py`: to bf16 by tran
 OpenVINO's and onnxruntime's own tools. So everybody computes about the same, but what was quantised twice is no
 measure of quality. transformers and vLLM run in bf16, for which PyTorch has to convert where a processor has neither
 avx512_bf16 nor amx_bf16: on a Xeon without them (Ice Lake) they took two to four times as long as on an EPYC with the
-former (Zen 4). OpenVINO's prompt of 7,000 tokens took 14.9 s there and 9.8 s here; kvist multiplies in float32 on
-every processor, so that all give the same bits. vLLM runs without its compiler (`enforce_eager`). Its environment is
+former (Zen 4). kvist uses no AMX (docs/log.md says why). vLLM runs without its compiler (`enforce_eager`). Its environment is
 what its package asks for, less three packages for pictures and sound. Install times were taken on a machine with
 other work on it, over a network: read them as small, middling or large. llama.cpp's is that of a wheel which pip had
 compiled before; that takes minutes to an hour.
@@ -206,6 +207,30 @@ $ .venv/bin/python bench/peers/table.py
 `make peers` needs room for the environments and some minutes of network; it compiles llama.cpp. A peer that can't be
 installed is told, and its cells say so. `compare.py --peers kvist --again` measures one column anew.
 """
+
+
+ELSEWHERE_TEXT = """
+## {title}
+
+{machine}
+{note}
+
+{speed}
+
+{wins}
+"""
+
+
+def elsewhere(results: Results, peers: Mapping[str, Peer]) -> str:
+    """Return the section about another machine, with those who were measured there."""
+    here = {name: peer for name, peer in peers.items() if results["peers"].get(name, {}).get("samples")}
+    return ELSEWHERE_TEXT.format(
+        title=results["title"],
+        machine=f"{machine(results)} A cell is the median of {rounds(results)}.",
+        note="\n" + results["note"] if results.get("note") else "",
+        speed=speed_table(results, here),
+        wins=wins(results, here),
+    )
 
 
 def machine(results: Results) -> str:
@@ -225,10 +250,10 @@ def rounds(results: Results) -> str:
     if not counts:
         return "no rounds"
     low, high = min(counts), max(counts)
-    return f"{low} to {high} rounds (`results.json` has each)" if low < high else f"{low} round{'s' * (low > 1)}"
+    return f"{low} to {high} rounds (`bench/peers` has each)" if low < high else f"{low} round{'s' * (low > 1)}"
 
 
-def page(results: Results, peers: Mapping[str, Peer]) -> str:
+def page(results: Results, others: Sequence[Results], peers: Mapping[str, Peer]) -> str:
     return PAGE_TEXT.format(
         machine=machine(results),
         rounds=rounds(results),
@@ -236,6 +261,7 @@ def page(results: Results, peers: Mapping[str, Peer]) -> str:
         note="\n" + results["note"] + "\n" if results.get("note") else "",
         speed=speed_table(results, peers),
         wins=wins(results, peers),
+        elsewhere="".join(elsewhere(other, peers) for other in others),
         cache=cache_table(results, peers),
         install=install_table(results, peers),
     )
@@ -246,7 +272,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--into", type=Path, default=PAGE)
     asked = parser.parse_args()
-    text = page(json.loads(asked.results.read_text(encoding="utf-8")), roster())
+    results, *others = (json.loads(path.read_text(encoding="utf-8")) for path in (asked.results, *ELSEWHERE))
+    text = page(results, others, roster())
     asked.into.write_text(text, encoding="utf-8")
 
 
