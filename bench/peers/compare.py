@@ -85,9 +85,11 @@ class Worker:
 
     @property
     def cpu_s(self) -> float:
-        """Processor seconds that the script has taken so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor seconds that the script has taken so far; 0 of one that has died."""
+        with suppress(FileNotFoundError):
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
 
     def close(self) -> None:
         self.process.kill()
