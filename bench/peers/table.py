@@ -191,10 +191,10 @@ read. For the others it is converted by `bench/peers/export.py`: to bf16 by tran
 OpenVINO's and onnxruntime's own tools. So everybody computes about the same, but what was quantised twice is no
 measure of quality. transformers and vLLM run in bf16, for which PyTorch has to convert where a processor has neither
 avx512_bf16 nor amx_bf16: on a Xeon without them (Ice Lake) they took two to four times as long as on an EPYC with the
-former (Zen 4). kvist uses no AMX (docs/log.md says why). vLLM runs without its compiler (`enforce_eager`). Its environment is
-what its package asks for, less three packages for pictures and sound. Install times were taken on a machine with
-other work on it, over a network: read them as small, middling or large. llama.cpp's is that of a wheel which pip had
-compiled before; that takes minutes to an hour.
+former (Zen 4). kvist uses no AMX (docs/log.md says why). vLLM runs without its compiler (`enforce_eager`). Its
+environment is what its package asks for, less three packages for pictures and sound. Install times were taken on a
+machine with other work on it, over a network: read them as small, middling or large. llama.cpp's is that of a wheel
+which pip had compiled before; that takes minutes to an hour.
 
 ## Do it yourself
 
