@@ -94,6 +94,9 @@ class Worker:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(BrokenPipeError):
+                pipe.close()
 
 
 def busy_s() -> float:

@@ -253,7 +253,8 @@ def rounds(results: Results) -> str:
     return f"{low} to {high} rounds (`bench/peers` has each)" if low < high else f"{low} round{'s' * (low > 1)}"
 
 
-def page(results: Results, others: Sequence[Results], peers: Mapping[str, Peer]) -> str:
+def page(results: Results, peers: Mapping[str, Peer], others: Sequence[Results] = ()) -> str:
+    """Return the whole page; ``others`` are results of other machines."""
     return PAGE_TEXT.format(
         machine=machine(results),
         rounds=rounds(results),
@@ -273,7 +274,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=PAGE)
     asked = parser.parse_args()
     results, *others = (json.loads(path.read_text(encoding="utf-8")) for path in (asked.results, *ELSEWHERE))
-    text = page(results, others, roster())
+    text = page(results, roster(), others)
     asked.into.write_text(text, encoding="utf-8")
 
 

@@ -109,8 +109,29 @@ def test_the_page_has_every_peer_and_says_where_it_wins(lab: SimpleNamespace) ->
 
 
 def test_the_page_in_the_repository_is_that_of_its_results(lab: SimpleNamespace) -> None:
-    found = json.loads(lab.table.RESULTS.read_text(encoding="utf-8"))
-    assert lab.table.page(found, lab.roster.roster()) == lab.table.PAGE.read_text(encoding="utf-8")
+    files = (lab.table.RESULTS, *lab.table.ELSEWHERE)
+    found, *others = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+    assert lab.table.page(found, lab.roster.roster(), others) == lab.table.PAGE.read_text(encoding="utf-8")
+
+
+def test_another_machine_has_a_table_of_those_who_were_measured_there(lab: SimpleNamespace) -> None:
+    other = results(**{"kvist": lengths(0.2), "vLLM bf16": lengths(0.1)}) | {
+        "title": "Elsewhere",
+        "note": "A slow one.",
+    }
+    page = lab.table.page(results(kvist=lengths(1.0)), lab.roster.roster(), [other])
+    section = page.partition("## Elsewhere\n")[2].partition("## The cache")[0]
+    assert "|  | kvist | vLLM bf16 |" in section and "**100 ms (2.00)**" in section and "A slow one." in section
+    assert "* vLLM bf16 wins 1 of 2 rows: TTFT, 128 tokens." in section
+
+
+def test_a_script_that_has_died_is_asked_in_vain(lab: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab.compare, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    worker = lab.compare.Worker(lab.roster.roster()["kvist"], "default", 1)
+    for _ in range(2):
+        assert worker.ask(measure="about") == {"error": "its script ended with 3"}
+        assert worker.cpu_s == 0
+    worker.close()
 
 
 def test_all_engines_get_the_same_prompts_and_no_two_of_them_begin_alike(lab: SimpleNamespace) -> None:
