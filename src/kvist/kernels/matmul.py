@@ -86,6 +86,7 @@ AHEAD = 2048
 BYTES_AHEAD = target.current().bytes_ahead
 """The same where all lines are asked for."""
 HAS_TWO_SUMS = target.current().has_two_sums
+"""Whether the low and the high four bits of a group are summed apart and then added; exact, so either way the same."""
 
 
 @inline
@@ -151,12 +152,11 @@ def ask_for_next(weights, at, ahead, rows, form):
 
     There is work enough meanwhile. A panel's further tiles, with an ``ahead`` of 0, ask for nothing again.
     """
-    if value(rows) > 2 or BYTES_AHEAD:
-        to = at + ahead if value(rows) > 2 else at + BYTES_AHEAD
-        if ahead or value(rows) <= 2:
-            for line in range(Q8_0_LINES if value(form) == Q8_0 else Q4_LINES):
-                prefetch(weights, to + line * LINE_BYTES)
-    elif value(form) == Q8_0:
+    distance = ahead if value(rows) > 2 else BYTES_AHEAD
+    if distance > 0:
+        for line in range(Q8_0_LINES if value(form) == Q8_0 else Q4_LINES):
+            prefetch(weights, at + distance + line * LINE_BYTES)
+    elif value(form) == Q8_0 and value(rows) <= 2:
         prefetch(weights, at + AHEAD)
 
 

@@ -60,12 +60,17 @@ def _processor() -> str:
     return str(config.CPU_NAME or binding.get_host_cpu_name())
 
 
+def _is_zen() -> bool:
+    """Whether it is one of AMD's of today."""
+    return _processor().startswith("znver")
+
+
 @functools.cache
 def current() -> Target:
     """The target of this process."""
     found = features()
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
-        if _processor().startswith("znver"):
+        if _is_zen():
             return Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6)
         return Target(
             "avx512vnni",
@@ -188,9 +193,7 @@ def has_dot2() -> bool:
 
     Intel's processors do two fmas in the time of one, AMD's don't.
     """
-    if not _processor().startswith("znver"):
-        return False
-    return {"avx512bf16", "avx512f"} <= features() and binding.llvm_version_info[0] >= 17
+    return _is_zen() and {"avx512bf16", "avx512f"} <= features() and binding.llvm_version_info[0] >= 17
 
 
 def _high_half(builder, pairs, floats):
