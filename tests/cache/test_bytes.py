@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,6 +183,26 @@ def test_where_the_system_does_not_say_it_may_still_refuse(num_tokens: int, monk
     with pytest.raises(CapacityError, match=r"the system gives no .* for the cache") as error:
         KvCache(SMOLLM2, CacheSpec(), num_tokens=num_tokens)
     assert "\n" not in str(error.value)
+
+
+def flags_of(address: int) -> list[str]:
+    """What Linux says of the mapping that an address lies in."""
+    is_there = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_there = int(found[1], 16) <= address < int(found[2], 16)
+        elif is_there and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    return []
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages to be had")
+def test_huge_pages_are_asked_for_where_they_are_given() -> None:
+    """Linux gives none to shared memory, unless it is told to, however it is asked."""
+    arena = KvCache(SMOLLM2, CacheSpec(), num_tokens=1000).store.arena
+    flags = flags_of(arena.ctypes.data + arena.nbytes // 2)
+    assert "hg" in flags
+    assert "sh" not in flags
 
 
 def test_a_system_without_huge_pages_serves_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,16 @@ def _halves(
     return k, v
 
 
+def _map(num_bytes: int) -> mmap.mmap:
+    """Memory of this process's own, in huge pages where the system has them: for memory that is shared it has none."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, num_bytes)
+    region = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages; small ones do
+        region.madvise(mmap.MADV_HUGEPAGE)
+    return region
+
+
 def _reserve(num_bytes: int) -> npt.NDArray[np.uint8]:
     """Return zeroed memory whose pages are all there; raises CapacityError where they aren't to be had."""
     free = available_memory()
@@ -102,14 +112,11 @@ def _reserve(num_bytes: int) -> npt.NDArray[np.uint8]:
             "lower context or kv_budget, or free some"
         )
     try:
-        region = mmap.mmap(-1, max(num_bytes, 1))
+        region = _map(max(num_bytes, 1))
     except (OSError, OverflowError, ValueError) as error:
         raise CapacityError(
             f"the system gives no {format_bytes(num_bytes)} for the cache: {error}; lower context or kv_budget"
         ) from None
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages; small ones do
-            region.madvise(mmap.MADV_HUGEPAGE)
     arena = np.frombuffer(region, np.uint8, num_bytes)
     arena[::PAGE_BYTES] = 0
     return arena
