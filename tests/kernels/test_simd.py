@@ -180,9 +180,26 @@ def byte_dots(ops: ModuleType) -> Callable[..., None]:
         acc, unsigned, signed = ops.load_i32(memory, 0, L), ops.load_i32(memory, 64, L), ops.load_i32(memory, 128, L)
         ops.store(out, 0, ops.dot4(acc, unsigned, signed))
         nibbles = ops.low_nibbles(unsigned)
-        ops.store(out, 64, ops.dot4_nibbles(acc, nibbles, signed))
+        sums = ops.begin_nibbles(acc)
+        for _ in range(8):  # as many as 16 bits hold
+            sums = ops.dot4_nibbles(sums, nibbles, signed)
+        ops.store(out, 64, ops.end_nibbles(acc, sums))
         tile = ops.splat_rows_i32(memory, 128, 4, 3, L)
         ops.store_rows(out, 128, 64, ops.dot4(acc, unsigned, tile))
+
+    return run
+
+
+def offset_dots(ops: ModuleType) -> Callable[..., None]:
+    """Dots of bytes stored as their number + 128; and what is settled or hidden stays as it is."""
+
+    def run(memory, out):
+        stored, signed = ops.load_i32(memory, 0, L), ops.load_i32(memory, 64, L)
+        start = ops.offset_sums(ops.load_i32(memory, 128, L))
+        ops.store(out, 0, ops.dot4_offset(start, stored, signed))
+        tile = ops.splat_rows_i32(memory, 64, 4, 3, L)
+        begun = ops.offset_sums(ops.splat_rows_i32(memory, 192, 4, 3, L))
+        ops.store_rows(out, 64, 64, ops.settle(ops.dot4_offset(begun, ops.hide(stored), tile)))
 
     return run
 
@@ -378,6 +395,11 @@ def test_a_hint_outside_the_memory_is_only_a_hint() -> None:
 
 
 TARGETS = ["generic"] if target.current().name in ("neon", "generic") else ["generic", "avx2", target.current().name]
+if {"avx512f", "avx512bw"} <= target.features():
+    TARGETS.append("avx512")
+if "avxvnni" in target.features():
+    TARGETS.append("avxvnni")
+TARGETS = sorted(set(TARGETS))
 
 
 @pytest.fixture(scope="module", params=TARGETS)
@@ -391,12 +413,41 @@ def dots(request) -> Twins:
 
 
 @pytest.fixture(scope="module", params=TARGETS)
+def offset(request) -> Twins:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, "current", lambda: target.Target(request.param, tile_rows=4, pair_rows=0, query_rows=3))
+        twins = Twins(offset_dots)
+        twins.check(np.zeros(3 * L + 4, np.int32), 256, np.int32)
+    return twins
+
+
+@pytest.fixture(scope="module", params=TARGETS)
 def wide(request) -> Twins:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "current", lambda: target.Target(request.param, tile_rows=4, pair_rows=0, query_rows=3))
         twins = Twins(wide_dots)
         twins.check(np.zeros(80, np.int32), 1152, np.int32)
     return twins
+
+
+def sums_of_four(signed: Array) -> Array:
+    return np.add.reduce(signed.view(np.int8).reshape(-1, 4), axis=1, dtype=np.int32)
+
+
+@given(integers(2 * L))
+@example(np.repeat(np.array([0, 0x7F7F7F7F], np.int32), L))
+@example(np.repeat(np.array([0, -2122219135], np.int32), L))
+@example(np.repeat(np.array([-1, -2122219135], np.int32), L))
+def test_dot_products_of_bytes_with_an_offset(offset: Twins, numbers: Array) -> None:
+    stored, signed = numbers.reshape(2, L).copy()
+    as_bytes = signed.view(np.int8)
+    as_bytes[as_bytes == -128] = -127
+    numbers = np.concatenate((stored, signed, sums_of_four(signed), sums_of_four(signed[:4])))
+    found = offset.check(numbers, 256, np.int32)
+    q = stored.view(np.uint8).reshape(L, 4).astype(np.int64) - 128
+    exact = (q * as_bytes.reshape(L, 4)).sum(axis=1)
+    assert np.array_equal(found[:L], exact)
+    assert np.array_equal(found[L : 2 * L], (q * as_bytes[:4]).sum(axis=1))
 
 
 @given(integers(24))
@@ -433,7 +484,7 @@ def test_dot_products_of_bytes(dots: Twins, numbers: Array) -> None:
     found = dots.check(numbers, 320, np.int32).astype(np.int64)
     acc, unsigned, signed = (part.copy() for part in numbers.reshape(3, L))
     u, s = unsigned.view(np.uint8).reshape(L, 4).astype(np.int64), signed.view(np.int8).reshape(L, 4).astype(np.int64)
-    for at, exact in ((0, (u * s).sum(axis=1)), (L, (u % 16 * s).sum(axis=1))):
+    for at, exact in ((0, (u * s).sum(axis=1)), (L, 8 * (u % 16 * s).sum(axis=1))):
         assert np.array_equal(found[at : at + L], (acc + exact).astype(np.int32))
 
 

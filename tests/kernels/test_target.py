@@ -45,7 +45,7 @@ def told(monkeypatch: pytest.MonkeyPatch, name: str | None, features: str | None
         (EVERYTHING, "avx512vnni"),
         (EVERYTHING.replace("+avx512vnni", "-avx512vnni"), "avx512"),
         ("+avx2,+fma,+f16c,-avx512f", "avx2"),
-        ("+avx2,+fma,+f16c,+avxvnni", "avx2"),
+        ("+avx2,+fma,+f16c,+avxvnni", "avxvnni"),
     ],
 )
 def test_the_hosts_instructions(monkeypatch: pytest.MonkeyPatch, features: str, expected: str) -> None:
@@ -104,6 +104,17 @@ def test_what_a_processor_does_best(
     assert target.current().bytes_ahead == bytes_ahead
     assert target.current().has_two_sums == host_name.endswith(("server", "rapids"))
     assert target.has_dot2() == has_dot2
+
+
+@pytest.mark.parametrize(("host_name", "bytes_ahead"), [("znver3", 2048), ("skylake", 0)])
+def test_what_sixteen_registers_hold(monkeypatch: pytest.MonkeyPatch, host_name: str, bytes_ahead: int) -> None:
+    monkeypatch.setattr(target.binding, "get_host_cpu_name", lambda: host_name)
+    host(monkeypatch, "+avx2,+fma,+f16c")
+    told(monkeypatch, None, None)
+    chosen = target.current()
+    assert chosen.bytes_ahead == bytes_ahead
+    assert chosen.query_rows * chosen.value_dims // 16 <= chosen.sums
+    assert 2 * max(chosen.tile_rows, chosen.float_rows) < 16
 
 
 def test_arm(monkeypatch: pytest.MonkeyPatch) -> None:

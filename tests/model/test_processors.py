@@ -99,4 +99,4 @@ def test_kernels_here_are_compiled() -> None:
     addresses = jit.addresses([kernel])
     assert addresses.dtype == np.int64
     assert addresses[0] > 0
-    assert target.current().name in ("avx512vnni", "avx512", "avx2", "neon", "generic")
+    assert target.current().name in ("avx512vnni", "avx512", "avxvnni", "avx2", "neon", "generic")

@@ -21,6 +21,7 @@ _FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vn
 _TARGETS = {
     "avx512vnni": "512-bit vectors with integer dot products, the fastest there is",
     "avx512": "512-bit vectors without VNNI: an integer dot product takes several instructions instead of one",
+    "avxvnni": "256-bit vectors with integer dot products",
     "avx2": "256-bit vectors without VNNI: expect half the speed of AVX-512 in prefill",
     "neon": "128-bit vectors",
     "generic": "no vector instructions that kvist knows: slow",

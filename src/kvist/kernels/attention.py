@@ -483,15 +483,16 @@ VALUES = {
 
 
 def _panel(dim: int, v_codec: int) -> int:
-    """Dims of integer values that are added up together: of int4, in each half."""
+    """Dims of values that are added up together: of int4, in each half."""
     wide = dim // 2 if v_codec == CODEC_INT4 else dim
-    return next(panel for panel in (64, 32, 16, 8) if wide % panel == 0)
+    most = target.current().value_dims or (64 if v_codec in (CODEC_INT8, CODEC_INT4) else dim)
+    return next((panel for panel in (most, 32, 16, 8) if panel <= most and wide % panel == 0), wide)
 
 
-def joint(rows: int, registers_a_row: int) -> int:
+def joint(rows: int, vectors_a_row: int) -> int:
     """The largest part of ``rows`` queries whose weighted values fit in registers."""
-    registers = 24 if target.current().query_rows > 3 else 8
-    return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * registers_a_row <= registers))
+    most = target.current().sums
+    return max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * vectors_a_row <= most))
 
 
 def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped: int = 0) -> Any:
@@ -502,7 +503,7 @@ def attention_kernel(dim: int, k_codec: int, v_codec: int, share: int, is_capped
     most = target.current().query_rows
     few = share if share <= most else share % most or most
     half, panel = dim // 2, _panel(dim, v_codec)
-    in_use = {CODEC_INT8: panel, CODEC_INT4: 2 * panel}.get(v_codec, dim)
+    in_use = 2 * panel if v_codec == CODEC_INT4 else panel
     joint_most, joint_few = (joint(rows, -(-in_use // LANES)) for rows in (most, few))
     write_scores, weigh_values = SCORES[k_codec], VALUES[v_codec]
 

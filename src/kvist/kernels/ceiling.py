@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvist.kernels import jit, matmul
+from kvist.kernels import jit, matmul, target
 from kvist.kernels.arena import new_arena
 from kvist.kernels.jit import SIGNATURE, inline, kernel
 from kvist.kernels.layout import (
@@ -35,7 +35,10 @@ from kvist.kernels.layout import (
 from kvist.kernels.simd import (
     add_i32,
     dot4,
+    dot4_nibbles,
+    hide,
     load_i32,
+    low_nibbles,
     prefetch,
     put_i32,
     splat_i32,
@@ -47,8 +50,10 @@ from kvist.kernels.team import Team
 
 CHUNK_BYTES = 1 << 20
 DOT_ROUNDS = 20_000
-DOT_WIDTH = 12
-"""Independent sums in flight: more than two multipliers of latency 5 can hold."""
+HAS_DOT = target.current().name == "avx512vnni"
+"""Whether there is an instruction for dots, and 32 registers."""
+DOT_WIDTH = 12 if HAS_DOT else 5
+"""Independent sums in flight: more than two multipliers of latency 5 can hold, or than there are registers for."""
 SMALLEST_BYTES = 256 << 20
 SCRATCH_AT, SCRATCH_BYTES = WORK_HEAD + (16 << 20), 64 << 10
 """Where the threads' scratch starts in the work arena, and a thread's."""
@@ -114,12 +119,34 @@ def dot_rounds(work, at):
     return sum_lanes_i32(add_i32(add_i32(a, e), add_i32(w, y)))
 
 
+@inline
+def nibble_rounds(work, at):
+    """The same of bytes below 16, the cheapest where a dot product takes several instructions."""
+    u, s = low_nibbles(load_i32(work, at, LANES)), load_i32(work, at + 64, LANES)
+    a, b, c, d, e = u, s, add_i32(u, s), add_i32(u, u), add_i32(s, s)
+    for _ in range(DOT_ROUNDS):
+        u = hide(u)
+        a = dot4_nibbles(a, u, s)
+        u = hide(u)
+        b = dot4_nibbles(b, u, s)
+        u = hide(u)
+        c = dot4_nibbles(c, u, s)
+        u = hide(u)
+        d = dot4_nibbles(d, u, s)
+        u = hide(u)
+        e = dot4_nibbles(e, u, s)
+    return sum_lanes_i32(add_i32(add_i32(add_i32(a, b), add_i32(c, d)), e))
+
+
+rounds_of: Any = dot_rounds if HAS_DOT else nibble_rounds
+
+
 def dot_kernel() -> Any:
     """The kernel of a register-only loop of integer dot products."""
 
     @kernel(SIGNATURE)
     def run_dots(chunk, thread, line, program, table, weights, cache, work):
-        found = dot_rounds(work, WORK_HEAD + 1024 + thread * 128)
+        found = rounds_of(work, WORK_HEAD + 1024 + thread * 128)
         put_i32(work, WORK_HEAD + thread * 64, np.int32(found))
 
     return run_dots
@@ -180,7 +207,7 @@ def read_bandwidth(num_threads: int, rounds: int = 7) -> float:
 
 
 def int_dot_peak(num_threads: int, rounds: int = 7) -> float:
-    """Operations a second of int8 dot products on registers, ``num_threads`` threads."""
+    """Operations a second of integer dot products on registers, ``num_threads`` threads."""
     chunks = 8 * num_threads
     team = Team(num_threads)
     try:

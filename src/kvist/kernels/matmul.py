@@ -33,10 +33,13 @@ from kvist.kernels.layout import GROUP, GROUP_BYTES, LANES, NUM_OUTPUTS, NUM_ROW
 from kvist.kernels.simd import (
     add,
     add_i32,
+    begin_nibbles,
     bf16_even,
     bf16_odd,
     dot4,
     dot4_nibbles,
+    dot4_offset,
+    end_nibbles,
     fma,
     half_to_f32,
     high_nibbles,
@@ -48,7 +51,9 @@ from kvist.kernels.simd import (
     low_nibbles,
     mul,
     mul_i32,
+    offset_sums,
     prefetch,
+    settle,
     splat_i32,
     splat_rows_f32,
     splat_rows_i32,
@@ -85,6 +90,8 @@ AHEAD = 2048
 """How many bytes ahead of the weights in use a line of the next ones is asked for where there are few rows."""
 BYTES_AHEAD = target.current().bytes_ahead
 """The same where all lines are asked for."""
+SUMS = target.current().sums
+"""How many vectors of sums there are registers for."""
 HAS_TWO_SUMS = target.current().has_two_sums
 """Whether the low and the high four bits of a group are summed apart and then added; exact, so either way the same."""
 
@@ -103,12 +110,22 @@ def load_pair(memory, panel, k, form):
 
 @inline
 def dots_floats(weights, panel, ahead, work, x, stride, width, rows, form):
-    """[rows, 16] dot products; even and odd inputs apart, added at the end."""
+    """[rows, 16] dot products; even and odd inputs apart, added at the end.
+
+    Where there aren't registers for both, the panel is gone through twice.
+    """
     even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    if 2 * value(rows) <= SUMS:
+        for k in range(0, width, 2):
+            w_even, w_odd = load_pair(weights, panel, k, form)
+            even = fma(splat_rows_f32(work, x + k * 4, stride, rows, LANES), w_even, even)
+            odd = fma(splat_rows_f32(work, x + k * 4 + 4, stride, rows, LANES), w_odd, odd)
+        return add(even, odd)
     for k in range(0, width, 2):
-        w_even, w_odd = load_pair(weights, panel, k, form)
-        even = fma(splat_rows_f32(work, x + k * 4, stride, rows, LANES), w_even, even)
-        odd = fma(splat_rows_f32(work, x + k * 4 + 4, stride, rows, LANES), w_odd, odd)
+        even = fma(splat_rows_f32(work, x + k * 4, stride, rows, LANES), load_pair(weights, panel, k, form)[0], even)
+    even = settle(even)
+    for k in range(0, width, 2):
+        odd = fma(splat_rows_f32(work, x + k * 4 + 4, stride, rows, LANES), load_pair(weights, panel, k, form)[1], odd)
     return add(even, odd)
 
 
@@ -169,10 +186,10 @@ def dots_q8(weights, panel, ahead, work, x, stride, width, rows, form):
     for g in range(count):
         at = panel + g * Q8_0_BYTES
         ask_for_next(weights, at, ahead, rows, form)
-        total = start_of(work, scales + (count + g) * 4, stride, rows, -128)
+        total = offset_sums(splat_rows_i32(work, scales + (count + g) * 4, stride, rows, LANES))
         for j in range(8):
             w = load_i32(weights, at + j * 64, LANES)
-            total = dot4(total, w, splat_rows_i32(work, x + g * GROUP + j * 4, stride, rows, LANES))
+            total = dot4_offset(total, w, splat_rows_i32(work, x + g * GROUP + j * 4, stride, rows, LANES))
         scale = half_to_f32(load_u16(weights, at + 512, LANES))
         acc = fma(to_f32(total), mul(splat_rows_f32(work, scales + g * 4, stride, rows, LANES), scale), acc)
     return acc
@@ -223,8 +240,8 @@ def dots_q4(weights, panel, ahead, work, x, stride, width, rows, form):
     for g in range(count):
         at = q4_group(panel, g, form)
         ask_for_next(weights, at, ahead, rows, form)
-        total = start_of(work, scales + (count + g) * 4, stride, rows, zero_point(form))
-        high = zero_i32(rows, LANES)
+        start = start_of(work, scales + (count + g) * 4, stride, rows, zero_point(form))
+        total, high = begin_nibbles(start), zero_i32(rows, LANES)
         for j in range(4):
             w = load_i32(weights, at + j * 64, LANES)
             xs = x + g * GROUP + j * 8
@@ -234,7 +251,8 @@ def dots_q4(weights, panel, ahead, work, x, stride, width, rows, form):
                 high = dot4_nibbles(high, high_nibbles(w), xs_high)
             else:
                 total = dot4_nibbles(total, high_nibbles(w), xs_high)
-        total = add_i32(total, high)
+            total = settle(total)
+        total = add_i32(end_nibbles(start, total), high)
         scale = q4_scale(weights, panel, g, form)
         acc = fma(to_f32(total), mul(splat_rows_f32(work, scales + g * 4, stride, rows, LANES), scale), acc)
         if value(form) != Q4_0:
@@ -555,7 +573,7 @@ def num_tile_rows(form: int) -> tuple[int, int, int, int]:
     chosen = target.current()
     least = chosen.pairs_from if form > BF16 else chosen.pair_rows
     if not least:
-        return chosen.tile_rows, 0, 0, 0
+        return (chosen.tile_rows if form > BF16 else chosen.float_rows), 0, 0, 0
     return chosen.tile_rows, chosen.pair_rows, chosen.pair_rows - 1, least
 
 

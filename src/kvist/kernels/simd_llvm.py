@@ -28,6 +28,7 @@ __all__ = [
     "add",
     "add_i32",
     "atomic_load",
+    "begin_nibbles",
     "bf16_above",
     "bf16_even",
     "bf16_odd",
@@ -40,6 +41,8 @@ __all__ = [
     "dot2",
     "dot4",
     "dot4_nibbles",
+    "dot4_offset",
+    "end_nibbles",
     "f32_to_bf16",
     "fetch_add",
     "first_lane",
@@ -50,6 +53,7 @@ __all__ = [
     "get_i64",
     "get_u16",
     "half_to_f32",
+    "hide",
     "high_halves",
     "high_nibbles",
     "keep_lanes",
@@ -69,6 +73,7 @@ __all__ = [
     "narrow_i8",
     "nearest_key_levels",
     "nearest_value_levels",
+    "offset_sums",
     "pause",
     "power_of_two",
     "prefetch",
@@ -79,6 +84,7 @@ __all__ = [
     "put_u16",
     "rint",
     "row",
+    "settle",
     "splat_f32",
     "splat_i32",
     "splat_rows_f32",
@@ -816,11 +822,50 @@ def dot4(typingctx, acc, unsigned, signed):
 
 
 @intrinsic
-def dot4_nibbles(typingctx, acc, unsigned, signed):
-    """As ``dot4``, for unsigned bytes below 16."""
+def offset_sums(typingctx, sums):
+    """What sums of ``dot4_offset`` start at, by the sums of the signed bytes."""
+    return _elementwise(None, lambda builder, row, sums: target.offset_sums(builder, sums))(sums)
+
+
+@intrinsic
+def dot4_offset(typingctx, acc, stored, signed):
+    """acc + the dot product of four bytes that are stored as their number + 128 with four signed ones from -127.
+
+    For an acc that started at ``offset_sums`` of all signed bytes that are multiplied.
+    """
+    return _elementwise(None, lambda builder, row, a, u, s: target.dot4_offset(builder, a, u, s))(acc, stored, signed)
+
+
+@intrinsic
+def begin_nibbles(typingctx, start):
+    """What up to eight ``dot4_nibbles`` are added to, of sums that begin at ``start``; ``end_nibbles`` gives them."""
+    return _elementwise(None, lambda builder, row, start: target.begin_nibbles(builder, start))(start)
+
+
+@intrinsic
+def dot4_nibbles(typingctx, sums, unsigned, signed):
+    """As ``dot4``, for unsigned bytes below 16, between ``begin_nibbles`` and ``end_nibbles``."""
     return _elementwise(None, lambda builder, row, a, u, s: target.dot4_nibbles(builder, a, u, s))(
-        acc, unsigned, signed
+        sums, unsigned, signed
     )
+
+
+@intrinsic
+def end_nibbles(typingctx, start, sums):
+    """The sums, ``start`` included, as ``dot4`` would have them."""
+    return _elementwise(None, lambda builder, row, start, sums: target.end_nibbles(builder, start, sums))(start, sums)
+
+
+@intrinsic
+def settle(typingctx, a):
+    """The same numbers, computed at this place: see ``target.settle``."""
+    return _elementwise(None, lambda builder, row, a: target.settle(builder, a))(a)
+
+
+@intrinsic
+def hide(typingctx, a):
+    """The same numbers, of which the compiler knows nothing: see ``target.hide``."""
+    return _elementwise(None, lambda builder, row, a: target.hide(builder, a))(a)
 
 
 @intrinsic

@@ -19,6 +19,7 @@ __all__ = [
     "add",
     "add_i32",
     "atomic_load",
+    "begin_nibbles",
     "bf16_above",
     "bf16_even",
     "bf16_odd",
@@ -31,6 +32,8 @@ __all__ = [
     "dot2",
     "dot4",
     "dot4_nibbles",
+    "dot4_offset",
+    "end_nibbles",
     "f32_to_bf16",
     "fetch_add",
     "first_lane",
@@ -41,6 +44,7 @@ __all__ = [
     "get_i64",
     "get_u16",
     "half_to_f32",
+    "hide",
     "high_halves",
     "high_nibbles",
     "keep_lanes",
@@ -60,6 +64,7 @@ __all__ = [
     "narrow_i8",
     "nearest_key_levels",
     "nearest_value_levels",
+    "offset_sums",
     "pause",
     "power_of_two",
     "prefetch",
@@ -70,6 +75,7 @@ __all__ = [
     "put_u16",
     "rint",
     "row",
+    "settle",
     "splat_f32",
     "splat_i32",
     "splat_rows_f32",
@@ -419,7 +425,29 @@ def dot4(acc: Array, unsigned: Array, signed: Array) -> Array:
     return np.broadcast_to(acc, (rows, acc.shape[1])) + np.add.reduce(u * s, axis=2, dtype=np.int32)
 
 
+def offset_sums(sums: Array) -> Array:
+    return sums * np.int32(-128)
+
+
+dot4_offset = dot4
+
+
+def begin_nibbles(start: Array) -> Array:
+    return start
+
+
 dot4_nibbles = dot4
+
+
+def end_nibbles(start: Array, sums: Array) -> Array:
+    return sums
+
+
+def settle(a: Array) -> Array:
+    return a
+
+
+hide = settle
 
 
 def high_halves(a: Array) -> Array:

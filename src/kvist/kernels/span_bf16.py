@@ -35,7 +35,7 @@ from kvist.kernels.simd import (
     value,
     zero_f32,
 )
-from kvist.kernels.span_floats import after_keys, after_values
+from kvist.kernels.span_floats import HAS_TWO_BLOCKS, after_keys, after_values
 from kvist.kernels.spans import (
     CODEC_BF16,
     SCORE_BYTES,
@@ -92,7 +92,7 @@ put_rounded: Any = put_packed if IS_PACKED else put_apart
 
 
 @inline
-def write_scores(arenas, head, first, last, q, scores, shape, rows):
+def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
     """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``, two blocks at a time.
 
     What is read some blocks later is asked for meanwhile.
@@ -119,6 +119,27 @@ def write_scores(arenas, head, first, last, q, scores, shape, rows):
 
 
 @inline
+def write_scores_one(arenas, head, first, last, q, scores, shape, rows):
+    """The same a block at a time, where there are few registers."""
+    stride, steps = value(shape.dim) * 4, value(shape.half)
+    for b in range(first, last):
+        block = arenas.table[head.blocks + b]
+        k, v = head.k + block * head.k_block, head.v + block * head.v_block
+        later = after_keys(arenas, head, b, first, last)
+        total = zero_f32(rows, LANES)
+        for pair in range(value(shape.half)):
+            ask_for(arenas.cache, later, pair, steps, shape, shape.k_codec)
+            if value(shape.v_codec) > CODEC_BF16:  # codes are asked for by nobody else
+                ask_for(arenas.cache, v, pair, steps, shape, shape.v_codec)
+            both = fetch(arenas.work, q, pair, stride, rows, LANES)
+            total = times(total, load_i32(arenas.cache, k + pair * 64, LANES), both)
+        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, total)
+
+
+write_scores: Any = write_scores_two if HAS_TWO_BLOCKS else write_scores_one
+
+
+@inline
 def keep_packed(work, scores, b, weights):
     """Write the softmax weights of block ``b``, rounded, as they are fetched: over scores that were read already."""
     store(work, scores + b % SPAN_BLOCKS * 32, bf16_of(weights))
@@ -134,39 +155,51 @@ keep_rounded: Any = keep_packed if IS_PACKED else keep_apart
 
 
 @inline
-def shares_of(arenas, scores, t, shape, rows):
+def shares_of(arenas, scores, t, rows, dims):
     """The queries' softmax weights of the tokens at positions ``t``, which is even, and ``t`` + 1, in every lane."""
-    return fetch(arenas.work, scores, t % SPAN_TOKENS // 2, SCORE_BYTES, rows, shape.v_dim)
+    return fetch(arenas.work, scores, t % SPAN_TOKENS // 2, SCORE_BYTES, rows, dims)
+
+
+@inline
+def add_dims(arenas, head, low, high, scores, values, first, shape, rows, dims):
+    """values[r, d] += weight[r, t] * V[t, d] for ``dims`` dims from ``first`` on, of positions ``low`` to ``high`` - 1.
+
+    Pair by pair; what is read some blocks later is asked for meanwhile.
+    """
+    values += first * 4
+    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, dims)
+    size, t = value(shape.v_dim) * 4, low // 2 * 2
+    part, steps = first // value(dims) * 8, value(shape.v_dim) // value(dims) * 8
+    while t < high:
+        block = t // BLOCK_TOKENS
+        v = head.v + arenas.table[head.blocks + block] * head.v_block + first * 4
+        end = min(high, (block + 1) * BLOCK_TOKENS)
+        k_next = after_values(arenas, head, block, (high - 1) // BLOCK_TOKENS)
+        if t < low:
+            seen = high_halves(load_i32(arenas.cache, v + t % BLOCK_TOKENS // 2 * size, dims))
+            acc = times(acc, seen, shares_of(arenas, scores, t, rows, dims))
+            t += 2
+        number = block % SPAN_BLOCKS * (BLOCK_TOKENS // 2)
+        for pair in range((t - block * BLOCK_TOKENS) // 2, (end - block * BLOCK_TOKENS) // 2):
+            ask_for(arenas.cache, k_next, part + pair, steps, shape, shape.k_codec)
+            both = load_i32(arenas.cache, v + pair * size, dims)
+            acc = times(acc, both, fetch(arenas.work, scores, number + pair, SCORE_BYTES, rows, dims))
+        t = max(t, end // 2 * 2)
+        if t < end:
+            seen = low_halves(load_i32(arenas.cache, v + t % BLOCK_TOKENS // 2 * size, dims))
+            acc = times(acc, seen, shares_of(arenas, scores, t, rows, dims))
+            t += 2
+    store_rows(arenas.work, values, record_bytes(shape), acc)
 
 
 @called
 def add_values(arenas, head, low, high, scores, values, shape, rows):
-    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, pair by pair.
-
-    What is read some blocks later is asked for meanwhile.
-    """
-    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.v_dim)
-    size, t = value(shape.v_dim) * 4, low // 2 * 2
-    while t < high:
-        block = t // BLOCK_TOKENS
-        v = head.v + arenas.table[head.blocks + block] * head.v_block
-        end = min(high, (block + 1) * BLOCK_TOKENS)
-        k_next = after_values(arenas, head, block, (high - 1) // BLOCK_TOKENS)
-        if t < low:
-            seen = high_halves(load_i32(arenas.cache, v + t % BLOCK_TOKENS // 2 * size, shape.v_dim))
-            acc = times(acc, seen, shares_of(arenas, scores, t, shape, rows))
-            t += 2
-        while t + 2 <= end:
-            pair = t % BLOCK_TOKENS // 2
-            ask_for(arenas.cache, k_next, pair, 8, shape, shape.k_codec)
-            both = load_i32(arenas.cache, v + pair * size, shape.v_dim)
-            acc = times(acc, both, shares_of(arenas, scores, t, shape, rows))
-            t += 2
-        if t < end:
-            seen = low_halves(load_i32(arenas.cache, v + t % BLOCK_TOKENS // 2 * size, shape.v_dim))
-            acc = times(acc, seen, shares_of(arenas, scores, t, shape, rows))
-            t += 2
-    store_rows(arenas.work, values, record_bytes(shape), acc)
+    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, some dims at a time."""
+    if value(rows) == 1:
+        add_dims(arenas, head, low, high, scores, values, 0, shape, rows, shape.v_dim)
+    else:
+        for first in range(0, value(shape.v_dim), value(shape.panel)):
+            add_dims(arenas, head, low, high, scores, values, first, shape, rows, shape.panel)
 
 
 @inline

@@ -7,8 +7,11 @@ tiling can change a bit.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from kvist.kernels import target
 from kvist.kernels.codes import num_fifths
 from kvist.kernels.elementwise import LOG2_E
 from kvist.kernels.jit import called, inline
@@ -18,6 +21,7 @@ from kvist.kernels.simd import (
     bf16_to_f32,
     byte_product,
     dot4,
+    dot4_offset,
     first_lane,
     fma,
     high_nibbles,
@@ -30,10 +34,9 @@ from kvist.kernels.simd import (
     max_lanes,
     maximum,
     mul,
-    mul_i32,
+    offset_sums,
     put_f32,
     splat_f32,
-    splat_i32,
     splat_rows_f32,
     splat_rows_i32,
     static,
@@ -78,7 +81,7 @@ STEP = 8
 @inline
 def offset_of(work, sums, stride, rows):
     """What a query's dot product with keys starts at: keys are stored as their number plus 128."""
-    return mul_i32(splat_rows_i32(work, sums, stride, rows, LANES), splat_i32(np.int32(-128), LANES))
+    return offset_sums(splat_rows_i32(work, sums, stride, rows, LANES))
 
 
 @inline
@@ -109,7 +112,7 @@ def put_scores(work, cache, scores, b, last, dots, scales, q_scale):
 
 
 @inline
-def write_scores_int8(arenas, head, first, last, q, scores, shape, rows):
+def write_scores_four(arenas, head, first, last, q, scores, shape, rows):
     """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``, four blocks at a time.
 
     The next four blocks' keys and these blocks' values are asked for meanwhile.
@@ -129,10 +132,10 @@ def write_scores_int8(arenas, head, first, last, q, scores, shape, rows):
                 ask_ahead(arenas, head, b + 2, last, j, steps, shape)
                 ask_ahead(arenas, head, b + 3, last, j, steps, shape)
             query = splat_rows_i32(work, q + j * 4, stride, rows, LANES)
-            dots_a = dot4(dots_a, load_i32(cache, k_a + j * 64, LANES), query)
-            dots_b = dot4(dots_b, load_i32(cache, k_b + j * 64, LANES), query)
-            dots_c = dot4(dots_c, load_i32(cache, k_c + j * 64, LANES), query)
-            dots_d = dot4(dots_d, load_i32(cache, k_d + j * 64, LANES), query)
+            dots_a = dot4_offset(dots_a, load_i32(cache, k_a + j * 64, LANES), query)
+            dots_b = dot4_offset(dots_b, load_i32(cache, k_b + j * 64, LANES), query)
+            dots_c = dot4_offset(dots_c, load_i32(cache, k_c + j * 64, LANES), query)
+            dots_d = dot4_offset(dots_d, load_i32(cache, k_d + j * 64, LANES), query)
         put_scores(work, cache, scores, b, last, dots_a, k_a + scales, q_scale)
         put_scores(work, cache, scores, b + 1, last, dots_b, k_b + scales, q_scale)
         put_scores(work, cache, scores, b + 2, last, dots_c, k_c + scales, q_scale)
@@ -140,13 +143,35 @@ def write_scores_int8(arenas, head, first, last, q, scores, shape, rows):
 
 
 @inline
+def write_scores_one(arenas, head, first, last, q, scores, shape, rows):
+    """The same a block at a time, where there are few registers."""
+    dim, cache, work = value(shape.dim), arenas.cache, arenas.work
+    stride, steps, scales = dim * 4, dim // 4, BLOCK_TOKENS * dim
+    q_scale = splat_rows_f32(work, q + dim, stride, rows, LANES)
+    offset = offset_of(work, q + dim + 4, stride, rows)
+    for b in range(first, last):
+        k, dots = keys_of(arenas, head, b, last), offset
+        for j in range(steps):
+            if value(rows) <= FEW:
+                ask_ahead(arenas, head, b, last, j, steps, shape)
+            query = splat_rows_i32(work, q + j * 4, stride, rows, LANES)
+            dots = dot4_offset(dots, load_i32(cache, k + j * 64, LANES), query)
+        put_scores(work, cache, scores, b, last, dots, k + scales, q_scale)
+
+
+write_scores_int8: Any = (
+    write_scores_four if 4 * target.current().query_rows <= target.current().sums else write_scores_one
+)
+
+
+@inline
 def dot_pair(cache, work, dots, bits, low, high, k, q, j, stride, shape, rows):
     """``dots`` plus a query's dims 4j.. and D/2 + 4j.. times int4 keys, whose fifth bits are ``low`` and ``high``."""
     both = load_i32(cache, k + j * 64, LANES)
     query = splat_rows_i32(work, q + j * 4, stride, rows, LANES)
-    dots = dot4(dots, key_levels(low_nibbles(both), bits, low), query)
+    dots = dot4_offset(dots, key_levels(low_nibbles(both), bits, low), query)
     query = splat_rows_i32(work, q + value(shape.half) + j * 4, stride, rows, LANES)
-    return dot4(dots, key_levels(high_nibbles(both), bits, high), query)
+    return dot4_offset(dots, key_levels(high_nibbles(both), bits, high), query)
 
 
 @inline

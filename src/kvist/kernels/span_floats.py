@@ -6,6 +6,9 @@ added token by token in ascending order.
 
 from __future__ import annotations
 
+from typing import Any
+
+from kvist.kernels import target
 from kvist.kernels.jit import called, inline
 from kvist.kernels.layout import BLOCK_TOKENS, LANES, SPAN_BLOCKS, SPAN_TOKENS
 from kvist.kernels.simd import (
@@ -16,6 +19,7 @@ from kvist.kernels.simd import (
     load_f32,
     load_i32,
     load_rows_f32,
+    settle,
     splat_rows_f32,
     store_rows,
     value,
@@ -44,6 +48,8 @@ def load_keys(cache, k, d, shape):
     return load_f32(cache, k + d * 64, LANES), load_f32(cache, k + d * 64 + 64, LANES)
 
 
+HAS_TWO_BLOCKS = 2 * target.current().query_rows <= target.current().sums
+"""Whether there are registers for the scores of two blocks at a time."""
 BLOCKS_AHEAD = 6
 """How many blocks before its turn a block is asked for: an even stream of requests, of keys and then of values."""
 
@@ -67,7 +73,7 @@ def after_values(arenas, head, b, last):
 
 
 @inline
-def write_scores(arenas, head, first, last, q, scores, shape, rows):
+def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
     """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``.
 
     Even and odd dims are summed apart, then added. Two blocks are done at a time, so that each number of a query is
@@ -99,34 +105,71 @@ def write_scores(arenas, head, first, last, q, scores, shape, rows):
 
 
 @inline
-def load_value(cache, v, t, shape):
-    """The value [D] of the token at position ``t`` of a block."""
-    return load_f32(cache, v + t % BLOCK_TOKENS * value(shape.v_dim) * 4, shape.v_dim)
+def write_scores_one(arenas, head, first, last, q, scores, shape, rows):
+    """The same a block at a time, first its even dims and then its odd ones, where there are few registers."""
+    stride, steps = value(shape.dim) * 4, value(shape.half)
+    for b in range(first, last):
+        block = arenas.table[head.blocks + b]
+        k, v = head.k + block * head.k_block, head.v + block * head.v_block
+        later = after_keys(arenas, head, b, first, last)
+        even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
+        for d in range(0, value(shape.dim), 2):
+            ask_for(arenas.cache, later, d // 2, steps, shape, shape.k_codec)
+            if value(shape.v_codec) > CODEC_BF16:
+                ask_for(arenas.cache, v, d // 2, steps, shape, shape.v_codec)
+            keys = load_keys(arenas.cache, k, d, shape)[0]
+            even = fma(splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES), keys, even)
+        even = settle(even)
+        for d in range(0, value(shape.dim), 2):
+            keys = load_keys(arenas.cache, k, d, shape)[1]
+            odd = fma(splat_rows_f32(arenas.work, q + d * 4 + 4, stride, rows, LANES), keys, odd)
+        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, add(even, odd))
+
+
+write_scores: Any = write_scores_two if HAS_TWO_BLOCKS else write_scores_one
 
 
 @inline
-def shares_of(arenas, scores, t, shape, rows):
+def load_value(cache, v, t, shape, dims):
+    """``dims`` dims of the value [D] of the token at position ``t`` of a block."""
+    return load_f32(cache, v + t % BLOCK_TOKENS * value(shape.v_dim) * 4, dims)
+
+
+@inline
+def shares_of(arenas, scores, t, rows, dims):
     """The queries' softmax weights of the token at position ``t``, in every lane."""
-    return splat_rows_f32(arenas.work, scores + t % SPAN_TOKENS * 4, SCORE_BYTES, rows, shape.v_dim)
+    return splat_rows_f32(arenas.work, scores + t % SPAN_TOKENS * 4, SCORE_BYTES, rows, dims)
+
+
+@inline
+def add_dims(arenas, head, low, high, scores, values, first, shape, rows, dims):
+    """values[r, d] += weight[r, t] * V[t, d] for ``dims`` dims from ``first`` on, of positions ``low`` to ``high`` - 1.
+
+    In ascending order; what is read some blocks later is asked for meanwhile.
+    """
+    values += first * 4
+    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, dims)
+    parts, t = value(shape.v_dim) // value(dims), low
+    part, steps = first // value(dims) * BLOCK_TOKENS, parts * BLOCK_TOKENS
+    while t < high:
+        v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block + first * 4
+        end = min(high, (t // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
+        k_next = after_values(arenas, head, t // BLOCK_TOKENS, (high - 1) // BLOCK_TOKENS)
+        while t < end:
+            ask_for(arenas.cache, k_next, part + t % BLOCK_TOKENS, steps, shape, shape.k_codec)
+            acc = fma(shares_of(arenas, scores, t, rows, dims), load_value(arenas.cache, v, t, shape, dims), acc)
+            t += 1
+    store_rows(arenas.work, values, record_bytes(shape), acc)
 
 
 @called
 def add_values(arenas, head, low, high, scores, values, shape, rows):
-    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, in ascending order.
-
-    What is read some blocks later is asked for meanwhile.
-    """
-    acc = load_rows_f32(arenas.work, values, record_bytes(shape), rows, shape.v_dim)
-    t = low
-    while t < high:
-        v = head.v + arenas.table[head.blocks + t // BLOCK_TOKENS] * head.v_block
-        end = min(high, (t // BLOCK_TOKENS + 1) * BLOCK_TOKENS)
-        k_next = after_values(arenas, head, t // BLOCK_TOKENS, (high - 1) // BLOCK_TOKENS)
-        while t < end:
-            ask_for(arenas.cache, k_next, t % BLOCK_TOKENS, BLOCK_TOKENS, shape, shape.k_codec)
-            acc = fma(shares_of(arenas, scores, t, shape, rows), load_value(arenas.cache, v, t, shape), acc)
-            t += 1
-    store_rows(arenas.work, values, record_bytes(shape), acc)
+    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, some dims at a time."""
+    if value(rows) == 1:
+        add_dims(arenas, head, low, high, scores, values, 0, shape, rows, shape.v_dim)
+    else:
+        for first in range(0, value(shape.v_dim), value(shape.panel)):
+            add_dims(arenas, head, low, high, scores, values, first, shape, rows, shape.panel)
 
 
 @inline

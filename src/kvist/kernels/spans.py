@@ -99,7 +99,7 @@ class Head(NamedTuple):
 class Shape(NamedTuple):
     """Compile-time constants: a key's width and its half, a value's, how K and V are stored, and the pieces for that.
 
-    ``panel`` is how many dims of integer values are added up together; ``write_scores`` and ``weigh_values`` are of
+    ``panel`` is how many dims of values are added up together; ``write_scores`` and ``weigh_values`` are of
     ``span_floats`` or ``span_codes``. Where ``is_capped``, scores are capped at ``cap``, which is no constant.
     """
 

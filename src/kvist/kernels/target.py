@@ -20,23 +20,34 @@ _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _AVX2_NAMES = ("haswell", "broadwell", "skylake", "znver1", "znver2", "znver3", "x86-64-v3", "alderlake")
 _OLD_NAMES = ("generic", "x86-64", "x86-64-v2")
 _FLOOR = ("avx2", "fma", "f16c")
+_SIXTEEN = ("avx2", "avxvnni")
+"""Those with 16 vector registers, of 8 lanes."""
+_DOT_LANES = {"avx512vnni": 16, "avxvnni": 8}
+"""Where there is an instruction for dots of bytes: of how many 32-bit lanes."""
+_WORDS = {"avx2": 8, "avx512": 16}
+"""Where there is no instruction for dots of bytes: how many 32-bit lanes of 16-bit words are multiplied at a time."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What kernels are compiled for: ``name`` is avx512vnni, avx512, avx2, neon or generic.
+    """What kernels are compiled for: ``name`` is avx512vnni, avx512, avxvnni, avx2, neon or generic.
 
-    ``tile_rows`` are most rows of a tile of one panel, ``pair_rows`` of one of two (0: there are none); quantised
-    weights are multiplied two panels at a time from ``pairs_from`` rows on (0: never). ``query_rows`` are most queries
-    of a group in attention. ``bytes_ahead``: how far ahead a pass of one or two rows asks for quantised weights, where
-    the processor's own prefetcher does worse (0: it does better). ``has_two_sums``: a tile of 4-bit weights adds a
-    group up in two halves, where one would wait for the instruction's latency.
+    ``tile_rows`` are most rows of a tile of one panel (``float_rows`` of floating-point weights), ``pair_rows`` of one
+    of two (0: there are none); quantised weights are multiplied two panels at a time from ``pairs_from`` rows on (0:
+    never). ``query_rows`` are most queries of a group in attention, ``sums`` most vectors of 16 sums that there are
+    registers for, and ``value_dims`` dims of values that are added up together (0: all of a head's). ``bytes_ahead``:
+    how far ahead a pass of one or two rows asks for quantised weights, where the processor's own prefetcher does worse
+    (0: it does better). ``has_two_sums``: a tile of 4-bit weights adds a group up in two halves, where one would wait
+    for the instruction's latency.
     """
 
     name: str
     tile_rows: int
     pair_rows: int
     query_rows: int
+    sums: int = 8
+    value_dims: int = 0
+    float_rows: int = 4
     pairs_from: int = 0
     bytes_ahead: int = 0
     has_two_sums: bool = False
@@ -71,20 +82,30 @@ def current() -> Target:
     found = features()
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
         if _is_zen():
-            return Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6)
+            return Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6, sums=24)
         return Target(
             "avx512vnni",
             tile_rows=6,
             pair_rows=5,
             query_rows=6,
+            sums=24,
             pairs_from=13,
             bytes_ahead=4096 if "avx512bf16" in found else 0,
             has_two_sums=True,
         )
     if {"avx512f", "avx512bw"} <= found:
-        return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, pairs_from=13)
+        return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, sums=24)
     if {"avx2", "fma"} <= found:
-        return Target("avx2", tile_rows=4, pair_rows=0, query_rows=3)
+        return Target(
+            "avxvnni" if "avxvnni" in found else "avx2",
+            tile_rows=4,
+            pair_rows=0,
+            query_rows=4,
+            sums=4,
+            value_dims=16,
+            float_rows=6,
+            bytes_ahead=2048 if _is_zen() else 0,
+        )
     if platform.machine().lower() in ("aarch64", "arm64"):
         return Target("neon", tile_rows=4, pair_rows=0, query_rows=3)
     return Target("generic", tile_rows=4, pair_rows=0, query_rows=3)
@@ -143,18 +164,66 @@ def _suffix(vector):
 def dot4(builder, acc, unsigned, signed):
     """acc + dot of four u8 with four s8 in each int32 lane, of which there are 8, 16, 32 or 64."""
     name = current().name
-    if name == "avx512vnni":
-        return _in_parts(builder, 16, _vpdpbusd, acc, unsigned, signed)
-    if name == "avx2":
-        return _in_parts(builder, 8, _dot4_words, acc, unsigned, signed)
+    if name in _DOT_LANES:
+        return _in_parts(builder, _DOT_LANES[name], _vpdpbusd, acc, unsigned, signed)
+    if name in _WORDS:
+        return _in_parts(builder, _WORDS[name], _dot4_words, acc, unsigned, signed)
     return _dot4_generic(builder, acc, unsigned, signed)
 
 
-def dot4_nibbles(builder, acc, unsigned, signed):
-    """The same where the unsigned bytes are below 16: 4 * 15 * 127 fits the saturating byte multiply."""
+def offset_sums(builder, sums):
+    """What dots of bytes stored as their number + 128 start at, by the sums of the signed bytes beside them."""
+    return _all(sums.type, 0) if current().name == "avx2" else builder.mul(sums, _all(sums.type, -128))
+
+
+def dot4_offset(builder, acc, stored, signed):
+    """acc + dot of four bytes stored as their number + 128 with four s8, none of which is -128.
+
+    For sums that start at ``offset_sums``. The byte multiply wants one side unsigned: the number's size, and its sign
+    is given to the other; a pair's sum is 2 * 128 * 127 at most.
+    """
     if current().name != "avx2":
-        return dot4(builder, acc, unsigned, signed)
-    return _in_parts(builder, 8, _dot4_bytes, acc, unsigned, signed)
+        return dot4(builder, acc, stored, signed)
+    return _in_parts(builder, 8, _dot4_sizes, acc, stored, signed)
+
+
+def begin_nibbles(builder, start):
+    """What ``dot4_nibbles`` adds to, where sums begin at ``start``: sums of pairs as 16-bit words, or the start."""
+    return _all(start.type, 0) if current().name in _WORDS else start
+
+
+def dot4_nibbles(builder, sums, unsigned, signed):
+    """``sums`` + dot of four unsigned bytes below 16 with four s8.
+
+    Up to eight of them fit in 16-bit words, 8 * 2 * 15 * 128 at most, and a pair's sum in the saturating byte multiply.
+    """
+    lanes = _WORDS.get(current().name)
+    if lanes is None:
+        return dot4(builder, sums, unsigned, signed)
+    return _in_parts(builder, lanes, _add_pairs, sums, unsigned, signed)
+
+
+def end_nibbles(builder, start, sums):
+    """``start`` + the sums of at most eight ``dot4_nibbles``."""
+    lanes = _WORDS.get(current().name)
+    return sums if lanes is None else _in_parts(builder, lanes, _add_words, start, sums)
+
+
+def settle(builder, vector):
+    """The same vector, computed at this place: with 16 registers LLVM's own order keeps half of a tile on the stack."""
+    return hide(builder, vector) if current().name in _SIXTEEN else vector
+
+
+def hide(builder, vector):
+    """The same vector, of which LLVM knows nothing: what is computed with it is computed each time."""
+    name = current().name
+    if name not in _SIXTEEN and not name.startswith("avx512"):
+        return vector
+    return _in_parts(builder, 8 if name in _SIXTEEN else 16, _hide, vector)
+
+
+def _hide(builder, vector):
+    return builder.asm(ir.FunctionType(vector.type, [vector.type]), "", "=v,0", [vector], side_effect=True)
 
 
 def dot2(builder, acc, pairs, others):
@@ -215,7 +284,7 @@ def look_up(builder, indices, table):
     name, wide = current().name, indices.type
     if name in ("avx512vnni", "avx512"):
         return _in_parts(builder, 16, functools.partial(_shuffle_bytes, table=table), indices)
-    if name == "avx2":
+    if name in _SIXTEEN:
         return _in_parts(builder, 8, functools.partial(_shuffle_bytes, table=table), indices)
     as_bytes = ir.VectorType(_I8, 4 * wide.count)
     index, found = builder.bitcast(indices, as_bytes), _all(as_bytes, table[0] & 0xFF)
@@ -240,26 +309,51 @@ def _vpdpbusd(builder, acc, unsigned, signed):
     return _call(builder, f"llvm.x86.avx512.vpdpbusd.{8 * count}", acc.type, args)
 
 
-def _dot4_bytes(builder, acc, unsigned, signed):
-    as_bytes, words = ir.VectorType(_I8, 32), ir.VectorType(_I16, 16)
-    pairs = _call(
-        builder,
-        "llvm.x86.avx2.pmadd.ub.sw",
-        words,
-        [builder.bitcast(unsigned, as_bytes), builder.bitcast(signed, as_bytes)],
-    )
-    return builder.add(acc, _call(builder, "llvm.x86.avx2.pmadd.wd", acc.type, [pairs, _all(words, 1)]))
+def _multiply_bytes(builder, unsigned, signed):
+    """The sums of pairs of products of u8 and s8, 16 bits each: where they don't fit, they saturate."""
+    count = 4 * unsigned.type.count
+    as_bytes, words = ir.VectorType(_I8, count), ir.VectorType(_I16, count // 2)
+    name = {64: "llvm.x86.avx512.pmaddubs.w.512", 32: "llvm.x86.avx2.pmadd.ub.sw"}[count]
+    return _call(builder, name, words, [builder.bitcast(unsigned, as_bytes), builder.bitcast(signed, as_bytes)])
+
+
+def _multiply_words(builder, a, b):
+    """The sums of pairs of products of 16-bit words, 32 bits each."""
+    count = a.type.count
+    name = {32: "llvm.x86.avx512.pmaddw.d.512", 16: "llvm.x86.avx2.pmadd.wd"}[count]
+    return _call(builder, name, ir.VectorType(_I32, count // 2), [a, b])
+
+
+def _dot4_sizes(builder, acc, stored, signed):
+    as_bytes = ir.VectorType(_I8, 4 * acc.type.count)
+    number = builder.xor(builder.bitcast(stored, as_bytes), _all(as_bytes, 0x80))
+    is_negative = builder.icmp_signed("<", number, _all(as_bytes, 0))
+    size = builder.select(is_negative, builder.neg(number), number)
+    other = _call(builder, "llvm.x86.avx2.psign.b", as_bytes, [builder.bitcast(signed, as_bytes), number])
+    words = _multiply_bytes(builder, builder.bitcast(size, acc.type), builder.bitcast(other, acc.type))
+    return builder.add(acc, _multiply_words(builder, words, _all(words.type, 1)))
+
+
+def _add_pairs(builder, sums, unsigned, signed):
+    words = ir.VectorType(_I16, 2 * sums.type.count)
+    total = builder.add(builder.bitcast(sums, words), _multiply_bytes(builder, unsigned, signed))
+    return builder.bitcast(total, sums.type)
+
+
+def _add_words(builder, start, sums):
+    words = ir.VectorType(_I16, 2 * sums.type.count)
+    return builder.add(start, _multiply_words(builder, builder.bitcast(sums, words), _all(words, 1)))
 
 
 def _dot4_words(builder, acc, unsigned, signed):
     """Even and odd bytes apart as 16-bit words, whose products cannot saturate."""
-    words = ir.VectorType(_I16, 16)
+    words = ir.VectorType(_I16, 2 * acc.type.count)
     u, s = builder.bitcast(unsigned, words), builder.bitcast(signed, words)
     eight = _all(words, 8)
     even = [builder.and_(u, _all(words, 0xFF)), builder.ashr(builder.shl(s, eight), eight)]
     odd = [builder.lshr(u, eight), builder.ashr(s, eight)]
-    acc = builder.add(acc, _call(builder, "llvm.x86.avx2.pmadd.wd", acc.type, even))
-    return builder.add(acc, _call(builder, "llvm.x86.avx2.pmadd.wd", acc.type, odd))
+    acc = builder.add(acc, _multiply_words(builder, *even))
+    return builder.add(acc, _multiply_words(builder, *odd))
 
 
 def _dot4_generic(builder, acc, unsigned, signed):
