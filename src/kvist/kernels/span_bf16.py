@@ -35,9 +35,8 @@ from kvist.kernels.simd import (
     value,
     zero_f32,
 )
-from kvist.kernels.span_floats import HAS_TWO_BLOCKS, after_keys, after_values
+from kvist.kernels.span_floats import HAS_TWO_BLOCKS, after_keys, after_values, ask_meanwhile, write_block_by_block
 from kvist.kernels.spans import (
-    CODEC_BF16,
     SCORE_BYTES,
     add_all_values,
     ask_for,
@@ -97,7 +96,7 @@ def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
 
     What is read some blocks later is asked for meanwhile.
     """
-    stride, steps = value(shape.dim) * 4, value(shape.half)
+    stride = value(shape.dim) * 4
     for b in range(first, last, 2):
         other = min(b + 1, last - 1)
         block_a, block_b = arenas.table[head.blocks + b], arenas.table[head.blocks + other]
@@ -106,11 +105,8 @@ def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
         v_a, v_b = head.v + block_a * head.v_block, head.v + block_b * head.v_block
         sum_a, sum_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
         for pair in range(value(shape.half)):
-            ask_for(arenas.cache, later_a, pair, steps, shape, shape.k_codec)
-            ask_for(arenas.cache, later_b, pair, steps, shape, shape.k_codec)
-            if value(shape.v_codec) > CODEC_BF16:  # codes are asked for by nobody else
-                ask_for(arenas.cache, v_a, pair, steps, shape, shape.v_codec)
-                ask_for(arenas.cache, v_b, pair, steps, shape, shape.v_codec)
+            ask_meanwhile(arenas, later_a, v_a, pair, shape)
+            ask_meanwhile(arenas, later_b, v_b, pair, shape)
             both = fetch(arenas.work, q, pair, stride, rows, LANES)
             sum_a = times(sum_a, load_i32(arenas.cache, k_a + pair * 64, LANES), both)
             sum_b = times(sum_b, load_i32(arenas.cache, k_b + pair * 64, LANES), both)
@@ -119,21 +115,20 @@ def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
 
 
 @inline
+def scores_of_block(arenas, q, k, later, v, shape, rows):
+    """[rows, 16] scores of the block at ``k``."""
+    total = zero_f32(rows, LANES)
+    for pair in range(value(shape.half)):
+        ask_meanwhile(arenas, later, v, pair, shape)
+        both = fetch(arenas.work, q, pair, value(shape.dim) * 4, rows, LANES)
+        total = times(total, load_i32(arenas.cache, k + pair * 64, LANES), both)
+    return total
+
+
+@inline
 def write_scores_one(arenas, head, first, last, q, scores, shape, rows):
-    """The same a block at a time, where there are few registers."""
-    stride, steps = value(shape.dim) * 4, value(shape.half)
-    for b in range(first, last):
-        block = arenas.table[head.blocks + b]
-        k, v = head.k + block * head.k_block, head.v + block * head.v_block
-        later = after_keys(arenas, head, b, first, last)
-        total = zero_f32(rows, LANES)
-        for pair in range(value(shape.half)):
-            ask_for(arenas.cache, later, pair, steps, shape, shape.k_codec)
-            if value(shape.v_codec) > CODEC_BF16:  # codes are asked for by nobody else
-                ask_for(arenas.cache, v, pair, steps, shape, shape.v_codec)
-            both = fetch(arenas.work, q, pair, stride, rows, LANES)
-            total = times(total, load_i32(arenas.cache, k + pair * 64, LANES), both)
-        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, total)
+    """The same a block at a time."""
+    write_block_by_block(arenas, head, first, last, q, scores, shape, rows, scores_of_block)
 
 
 write_scores: Any = write_scores_two if HAS_TWO_BLOCKS else write_scores_one

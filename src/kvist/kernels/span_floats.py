@@ -73,13 +73,22 @@ def after_values(arenas, head, b, last):
 
 
 @inline
+def ask_meanwhile(arenas, later, v, step, shape):
+    """Ask for a part of the block at ``later``, while one of D/2 pairs of dims is multiplied."""
+    steps = value(shape.half)
+    ask_for(arenas.cache, later, step, steps, shape, shape.k_codec)
+    if value(shape.v_codec) > CODEC_BF16:  # codes are asked for by nobody else
+        ask_for(arenas.cache, v, step, steps, shape, shape.v_codec)
+
+
+@inline
 def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
     """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``.
 
     Even and odd dims are summed apart, then added. Two blocks are done at a time, so that each number of a query is
     fetched once for both; what is read some blocks later is asked for meanwhile.
     """
-    stride, steps = value(shape.dim) * 4, value(shape.half)
+    stride = value(shape.dim) * 4
     for b in range(first, last, 2):
         other = min(b + 1, last - 1)
         block_a, block_b = arenas.table[head.blocks + b], arenas.table[head.blocks + other]
@@ -89,11 +98,8 @@ def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
         even_a, odd_a = zero_f32(rows, LANES), zero_f32(rows, LANES)
         even_b, odd_b = zero_f32(rows, LANES), zero_f32(rows, LANES)
         for d in range(0, value(shape.dim), 2):
-            ask_for(arenas.cache, later_a, d // 2, steps, shape, shape.k_codec)
-            ask_for(arenas.cache, later_b, d // 2, steps, shape, shape.k_codec)
-            if value(shape.v_codec) > CODEC_BF16:  # codes are asked for by nobody else
-                ask_for(arenas.cache, v_a, d // 2, steps, shape, shape.v_codec)
-                ask_for(arenas.cache, v_b, d // 2, steps, shape, shape.v_codec)
+            ask_meanwhile(arenas, later_a, v_a, d // 2, shape)
+            ask_meanwhile(arenas, later_b, v_b, d // 2, shape)
             a_even, a_odd = load_keys(arenas.cache, k_a, d, shape)
             b_even, b_odd = load_keys(arenas.cache, k_b, d, shape)
             q_even = splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES)
@@ -105,25 +111,36 @@ def write_scores_two(arenas, head, first, last, q, scores, shape, rows):
 
 
 @inline
-def write_scores_one(arenas, head, first, last, q, scores, shape, rows):
-    """The same a block at a time, first its even dims and then its odd ones, where there are few registers."""
-    stride, steps = value(shape.dim) * 4, value(shape.half)
+def write_block_by_block(arenas, head, first, last, q, scores, shape, rows, scores_of):
+    """Scores of blocks ``first`` to ``last`` - 1, [rows][256] at ``scores``, a block at a time: of few registers."""
     for b in range(first, last):
         block = arenas.table[head.blocks + b]
         k, v = head.k + block * head.k_block, head.v + block * head.v_block
         later = after_keys(arenas, head, b, first, last)
-        even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
-        for d in range(0, value(shape.dim), 2):
-            ask_for(arenas.cache, later, d // 2, steps, shape, shape.k_codec)
-            if value(shape.v_codec) > CODEC_BF16:
-                ask_for(arenas.cache, v, d // 2, steps, shape, shape.v_codec)
-            keys = load_keys(arenas.cache, k, d, shape)[0]
-            even = fma(splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES), keys, even)
-        even = settle(even)
-        for d in range(0, value(shape.dim), 2):
-            keys = load_keys(arenas.cache, k, d, shape)[1]
-            odd = fma(splat_rows_f32(arenas.work, q + d * 4 + 4, stride, rows, LANES), keys, odd)
-        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, add(even, odd))
+        found = scores_of(arenas, q, k, later, v, shape, rows)
+        store_rows(arenas.work, scores + b % SPAN_BLOCKS * 64, SCORE_BYTES, found)
+
+
+@inline
+def scores_of_block(arenas, q, k, later, v, shape, rows):
+    """[rows, 16] scores of the block at ``k``, first by its even dims and then by its odd ones."""
+    stride = value(shape.dim) * 4
+    even, odd = zero_f32(rows, LANES), zero_f32(rows, LANES)
+    for d in range(0, value(shape.dim), 2):
+        ask_meanwhile(arenas, later, v, d // 2, shape)
+        keys = load_keys(arenas.cache, k, d, shape)[0]
+        even = fma(splat_rows_f32(arenas.work, q + d * 4, stride, rows, LANES), keys, even)
+    even = settle(even)
+    for d in range(0, value(shape.dim), 2):
+        keys = load_keys(arenas.cache, k, d, shape)[1]
+        odd = fma(splat_rows_f32(arenas.work, q + d * 4 + 4, stride, rows, LANES), keys, odd)
+    return add(even, odd)
+
+
+@inline
+def write_scores_one(arenas, head, first, last, q, scores, shape, rows):
+    """The same a block at a time."""
+    write_block_by_block(arenas, head, first, last, q, scores, shape, rows, scores_of_block)
 
 
 write_scores: Any = write_scores_two if HAS_TWO_BLOCKS else write_scores_one
