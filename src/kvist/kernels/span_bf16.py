@@ -39,6 +39,7 @@ from kvist.kernels.span_floats import HAS_TWO_BLOCKS, after_keys, after_values, 
 from kvist.kernels.spans import (
     SCORE_BYTES,
     add_all_values,
+    add_by_dims,
     ask_for,
     low_of,
     position_of,
@@ -189,12 +190,8 @@ def add_dims(arenas, head, low, high, scores, values, first, shape, rows, dims):
 
 @called
 def add_values(arenas, head, low, high, scores, values, shape, rows):
-    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, some dims at a time."""
-    if value(rows) == 1:
-        add_dims(arenas, head, low, high, scores, values, 0, shape, rows, shape.v_dim)
-    else:
-        for first in range(0, value(shape.v_dim), value(shape.panel)):
-            add_dims(arenas, head, low, high, scores, values, first, shape, rows, shape.panel)
+    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span."""
+    add_by_dims(arenas, head, low, high, scores, values, shape, rows, add_dims)
 
 
 @inline

@@ -29,6 +29,7 @@ from kvist.kernels.spans import (
     CODEC_BF16,
     SCORE_BYTES,
     add_all_values,
+    add_by_dims,
     ask_for,
     keep_weights,
     keys_to_come,
@@ -181,12 +182,8 @@ def add_dims(arenas, head, low, high, scores, values, first, shape, rows, dims):
 
 @called
 def add_values(arenas, head, low, high, scores, values, shape, rows):
-    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span, some dims at a time."""
-    if value(rows) == 1:
-        add_dims(arenas, head, low, high, scores, values, 0, shape, rows, shape.v_dim)
-    else:
-        for first in range(0, value(shape.v_dim), value(shape.panel)):
-            add_dims(arenas, head, low, high, scores, values, first, shape, rows, shape.panel)
+    """values[r] += weight[r, t] * V[t] for positions ``low`` to ``high`` - 1 of one span."""
+    add_by_dims(arenas, head, low, high, scores, values, shape, rows, add_dims)
 
 
 @inline

@@ -241,6 +241,16 @@ def soften_rows(arenas, head, first, last, end, q, scores, records, shape, rows,
 
 
 @inline
+def add_by_dims(arenas, head, low, high, scores, values, shape, rows, add_dims):
+    """Add weighted values a panel of dims at a time, so that the sums of several queries stay in registers."""
+    if value(rows) == 1:
+        add_dims(arenas, head, low, high, scores, values, 0, shape, rows, shape.v_dim)
+    else:
+        for first in range(0, value(shape.v_dim), value(shape.panel)):
+            add_dims(arenas, head, low, high, scores, values, first, shape, rows, shape.panel)
+
+
+@inline
 def add_all_values(
     arenas, head, start, end, joint_low, joint_high, q, scores, records, shape, rows, joint_rows, add_values
 ):
