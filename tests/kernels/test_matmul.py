@@ -123,7 +123,7 @@ def test_any_tiles(form: str, tile_rows: int, pair_rows: int, pairs_from: int, m
     """Processors differ in how many rows and panels they take at a time, and in nothing else."""
     product = Product(form)
     host = target.current()
-    tiles = replace(host, tile_rows=tile_rows, pair_rows=pair_rows, pairs_from=pairs_from)
+    tiles = replace(host, tile_rows=tile_rows, pair_rows=pair_rows, pairs_from=pairs_from, widened_from=pairs_from)
     monkeypatch.setattr(target, "current", lambda: tiles)
     product.kernel = matmul.matmul_kernel(matmul.FORMS[form])
     for rows in range(1, MOST + 1):

@@ -73,15 +73,21 @@ def test_what_numba_is_told(
 
 
 @pytest.mark.parametrize(
-    ("host_name", "name", "is_paired"),
-    [("icelake-server", None, True), ("znver4", None, False), ("znver5", None, False), ("znver4", "cascadelake", True)],
+    ("host_name", "name", "pairs_from", "widened_from"),
+    [
+        ("icelake-server", None, 13, 13),
+        ("znver4", None, 0, 0),
+        ("znver5", None, 14, 0),
+        ("znver4", "cascadelake", 13, 13),
+    ],
 )
-def test_amd_multiplies_quantised_weights_by_one_panel(
-    monkeypatch: pytest.MonkeyPatch, host_name: str, name: str | None, is_paired: bool
+def test_from_how_many_rows_on_two_panels_are_multiplied_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, host_name: str, name: str | None, pairs_from: int, widened_from: int
 ) -> None:
+    """Widening 4-bit weights for it costs AMD's more than it gives; Zen 4 does without pairs of 8-bit panels, too."""
     monkeypatch.setattr(target.binding, "get_host_cpu_name", lambda: host_name)
     told(monkeypatch, name, None)
-    assert bool(target.current().pairs_from) == is_paired
+    assert (target.current().pairs_from, target.current().widened_from) == (pairs_from, widened_from)
     assert target.current().pair_rows
 
 
@@ -92,12 +98,13 @@ def test_amd_multiplies_quantised_weights_by_one_panel(
         ("emeraldrapids", f"{EVERYTHING},+avx512bf16", 4096, False),
         ("znver4", f"{EVERYTHING},+avx512bf16", 0, True),
         ("znver4", EVERYTHING, 0, False),
+        ("znver5", f"{EVERYTHING},+avx512bf16", 4096, True),
     ],
 )
 def test_what_a_processor_does_best(
     monkeypatch: pytest.MonkeyPatch, host_name: str, features: str, bytes_ahead: int, has_dot2: bool
 ) -> None:
-    """Intel's newer ones are to be asked ahead for weights, AMD's multiply bf16 pairs faster than two fmas do."""
+    """The newer ones are to be asked ahead for weights, AMD's multiply bf16 pairs faster than two fmas do."""
     monkeypatch.setattr(target.binding, "get_host_cpu_name", lambda: host_name)
     host(monkeypatch, features)
     told(monkeypatch, None, None)

@@ -570,8 +570,9 @@ def num_tile_rows(form: int) -> tuple[int, int, int, int]:
 
     The last is from how many rows on a form takes tiles of two.
     """
-    chosen = target.current()
-    least = chosen.pairs_from if form > BF16 else chosen.pair_rows
+    chosen, least = target.current(), target.current().pair_rows
+    if form > BF16:
+        least = chosen.widened_from if form in FOUR_BITS else chosen.pairs_from
     if not least:
         return (chosen.tile_rows if form > BF16 else chosen.float_rows), 0, 0, 0
     return chosen.tile_rows, chosen.pair_rows, chosen.pair_rows - 1, least

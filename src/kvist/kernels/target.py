@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import binding, ir
 from numba.core import cgutils, config
@@ -33,12 +33,13 @@ class Target:
     """What kernels are compiled for: ``name`` is avx512vnni, avx512, avxvnni, avx2, neon or generic.
 
     ``tile_rows`` are most rows of a tile of one panel (``float_rows`` of floating-point weights), ``pair_rows`` of one
-    of two (0: there are none); quantised weights are multiplied two panels at a time from ``pairs_from`` rows on (0:
-    never). ``query_rows`` are most queries of a group in attention, ``sums`` most vectors of 16 sums that there are
-    registers for, and ``value_dims`` dims of values that are added up together (0: all of a head's). ``bytes_ahead``:
-    how far ahead a pass of one or two rows asks for quantised weights, where the processor's own prefetcher does worse
-    (0: it does better). ``has_two_sums``: a tile of 4-bit weights adds a group up in two halves, where one would wait
-    for the instruction's latency.
+    of two (0: there are none). 8-bit weights are multiplied two panels at a time from ``pairs_from`` rows on, 4-bit
+    ones, which have to be widened to bytes for it, from ``widened_from`` (0: never). ``query_rows`` are most queries of
+    a group in attention, ``sums`` most vectors of 16 sums that there are registers for, and ``value_dims`` dims of
+    values that are added up together (0: all of a head's). ``bytes_ahead``: how far ahead a pass of one or two rows
+    asks for quantised weights, where the processor's own prefetcher does worse (0: it does better).
+    ``has_two_sums``: a tile of 4-bit weights adds a group up in two halves, where one would wait for the instruction's
+    latency. ``few_rows``: passes of fewer rows run the program that is divided for few.
     """
 
     name: str
@@ -49,8 +50,21 @@ class Target:
     value_dims: int = 0
     float_rows: int = 4
     pairs_from: int = 0
+    widened_from: int = 0
     bytes_ahead: int = 0
     has_two_sums: bool = False
+    few_rows: int = 22
+
+
+_ZEN4 = Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6, sums=24)
+_ZEN5 = replace(_ZEN4, pairs_from=14, bytes_ahead=4096, few_rows=65)
+_ICE_LAKE = replace(_ZEN4, pairs_from=13, widened_from=13, has_two_sums=True)
+_SAPPHIRE_RAPIDS = replace(_ICE_LAKE, bytes_ahead=4096)
+_SKYLAKE = Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, sums=24)
+_AVX2 = Target("avx2", tile_rows=4, pair_rows=0, query_rows=4, sums=4, value_dims=16, float_rows=6)
+_ZEN3 = replace(_AVX2, bytes_ahead=2048)
+_OTHERS = Target("generic", tile_rows=4, pair_rows=0, query_rows=3)
+"""By the first processor that each was measured on, or meant for; later ones of the maker take it, too."""
 
 
 @functools.cache
@@ -82,33 +96,15 @@ def current() -> Target:
     found = features()
     if {"avx512vnni", "avx512bw", "avx512vl"} <= found:
         if _is_zen():
-            return Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6, sums=24)
-        return Target(
-            "avx512vnni",
-            tile_rows=6,
-            pair_rows=5,
-            query_rows=6,
-            sums=24,
-            pairs_from=13,
-            bytes_ahead=4096 if "avx512bf16" in found else 0,
-            has_two_sums=True,
-        )
+            return _ZEN4 if _processor() == "znver4" else _ZEN5
+        return _SAPPHIRE_RAPIDS if "avx512bf16" in found else _ICE_LAKE
     if {"avx512f", "avx512bw"} <= found:
-        return Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, sums=24)
+        return _SKYLAKE
     if {"avx2", "fma"} <= found:
-        return Target(
-            "avxvnni" if "avxvnni" in found else "avx2",
-            tile_rows=4,
-            pair_rows=0,
-            query_rows=4,
-            sums=4,
-            value_dims=16,
-            float_rows=6,
-            bytes_ahead=2048 if _is_zen() else 0,
-        )
+        return replace(_ZEN3 if _is_zen() else _AVX2, name="avxvnni" if "avxvnni" in found else "avx2")
     if platform.machine().lower() in ("aarch64", "arm64"):
-        return Target("neon", tile_rows=4, pair_rows=0, query_rows=3)
-    return Target("generic", tile_rows=4, pair_rows=0, query_rows=3)
+        return replace(_OTHERS, name="neon")
+    return _OTHERS
 
 
 def check_supported() -> None:

@@ -40,8 +40,9 @@ from kvist.spec.model import ModelSpec
 
 __all__ = ["Decoder", "Part", "load_decoder"]
 
-FEW_ROWS, FEW_EXPERT_ROWS = 22, 8
-"""Fewer rows than these run the program that is divided for few; with experts, which it reads anew for each pick."""
+FEW_EXPERT_ROWS = 8
+"""Fewer rows than these run the program that is divided for few where there are experts: it reads these anew for each
+pick. Without experts the processor decides."""
 
 SPLIT_CHUNKS = 1
 """Chunks a thread and KV head, about, where spans are attended apart."""
@@ -115,7 +116,7 @@ class Decoder:
         self.num_forward_tokens = 0
         self._unit_rows = unit_rows(model.layers[0])
         self._least_tiles = least_tiles(model.layers[0], num_threads)
-        self._few_rows = FEW_EXPERT_ROWS if any(model.experts) else FEW_ROWS
+        self._few_rows = FEW_EXPERT_ROWS if any(model.experts) else target.current().few_rows
         self._team = Team(num_threads)
         self._kernels = Kernels()
         self._workspaces: weakref.WeakKeyDictionary[KvCache, _Workspace] = weakref.WeakKeyDictionary()
