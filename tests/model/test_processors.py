@@ -20,6 +20,17 @@ from kvist.kernels.jit import SIGNATURE
 NAMES = [*CASES, REAL]
 EACH = pytest.mark.parametrize("name", NAMES)
 SMALL = pytest.mark.parametrize("name", CASES)
+INSTRUCTIONS = {"avxvnni": ("avxvnni",), "avx512": ("avx512f", "avx512bw", "avx512vl")}
+"""What other processors than this one multiply bytes with, by the target that it makes: on top of Haswell's."""
+THERE = [kind for kind, needed in INSTRUCTIONS.items() if target.features().issuperset(needed)]
+DOTS = ("q8_0", "q4_0", "q4_1", "int8", "int4")
+"""The cases that multiply bytes."""
+
+
+def with_instructions(kind: str) -> dict[str, str]:
+    """The environment in which kernels are compiled for a Haswell that has these, too."""
+    named = ",".join(f"+{name}" for name in ("avx2", "fma", "f16c", *INSTRUCTIONS[kind]))
+    return {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": named}
 
 
 def baseline_only() -> str:
@@ -46,6 +57,7 @@ def elsewhere(tmp_path_factory) -> Iterator[dict[str, dict[str, str]]]:
         here = tmp_path_factory.mktemp("models")
         found = {"here": {name: digest_of(name, here) for name in NAMES}}
         processes["numpy"] = begin(NAMES, NPY_DISABLE_CPU_FEATURES=baseline_only())
+        processes |= {kind: begin(list(DOTS), **with_instructions(kind)) for kind in THERE}
         found |= {kind: answer(process) for kind, process in processes.items()}
         found["plain"] |= found["plain too"]
         yield found
@@ -58,6 +70,14 @@ def elsewhere(tmp_path_factory) -> Iterator[dict[str, dict[str, str]]]:
 @EACH
 def test_avx2_gives_the_bytes_of_this_processor(elsewhere: dict[str, dict[str, str]], name: str) -> None:
     assert elsewhere["haswell"][name] == elsewhere["here"][name]
+
+
+@pytest.mark.parametrize("kind", THERE)
+@pytest.mark.parametrize("name", DOTS)
+def test_other_dots_of_bytes_give_the_bytes_of_this_processor(
+    elsewhere: dict[str, dict[str, str]], kind: str, name: str
+) -> None:
+    assert elsewhere[kind][name] == elsewhere["here"][name]
 
 
 @EACH
@@ -79,6 +99,8 @@ def test_each_setting_takes_effect() -> None:
     }
     found = [answer(start("-c", program.format(said), **setting)) for said, setting in asked.items()]
     assert found == ["avx2", True]
+    names = [answer(start("-c", program.format("target.current().name"), **with_instructions(kind))) for kind in THERE]
+    assert names == THERE
     if baseline_only():
         features = "sorted(k for k, on in numpy._core._multiarray_umath.__cpu_features__.items() if on)"
         here, there = (
