@@ -570,8 +570,10 @@ def num_tile_rows(form: int) -> tuple[int, int, int, int]:
 
     The last is from how many rows on a form takes tiles of two.
     """
-    chosen, least = target.current(), target.current().pair_rows
-    if form > BF16:
+    chosen = target.current()
+    if form <= BF16:
+        least = chosen.pair_rows
+    else:
         least = chosen.widened_from if form in FOUR_BITS else chosen.pairs_from
     if not least:
         return (chosen.tile_rows if form > BF16 else chosen.float_rows), 0, 0, 0

@@ -56,9 +56,10 @@ class Target:
     few_rows: int = 22
 
 
-_ZEN4 = Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6, sums=24)
-_ZEN5 = replace(_ZEN4, pairs_from=14, bytes_ahead=4096, few_rows=65)
-_ICE_LAKE = replace(_ZEN4, pairs_from=13, widened_from=13, has_two_sums=True)
+_VNNI = Target("avx512vnni", tile_rows=6, pair_rows=5, query_rows=6, sums=24)
+_ZEN4 = _VNNI
+_ZEN5 = replace(_VNNI, pairs_from=14, bytes_ahead=4096, few_rows=65)
+_ICE_LAKE = replace(_VNNI, pairs_from=13, widened_from=13, has_two_sums=True)
 _SAPPHIRE_RAPIDS = replace(_ICE_LAKE, bytes_ahead=4096)
 _SKYLAKE = Target("avx512", tile_rows=4, pair_rows=5, query_rows=6, sums=24)
 _AVX2 = Target("avx2", tile_rows=4, pair_rows=0, query_rows=4, sums=4, value_dims=16, float_rows=6)
