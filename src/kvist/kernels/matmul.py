@@ -571,10 +571,9 @@ def num_tile_rows(form: int) -> tuple[int, int, int, int]:
     The last is from how many rows on a form takes tiles of two.
     """
     chosen = target.current()
-    if form <= BF16:
-        least = chosen.pair_rows
-    else:
-        least = chosen.widened_from if form in FOUR_BITS else chosen.pairs_from
+    least = chosen.pair_rows if form <= BF16 else chosen.pairs_from
+    if form in FOUR_BITS:
+        least = chosen.widened_from
     if not least:
         return (chosen.tile_rows if form > BF16 else chosen.float_rows), 0, 0, 0
     return chosen.tile_rows, chosen.pair_rows, chosen.pair_rows - 1, least
